@@ -198,3 +198,44 @@ func TestMT111TenantCreated(t *testing.T) {
 		}
 	}
 }
+
+// What a call is given a reason for says so in all that it changes, and nothing else in its transaction does.
+func TestEachChangeHasItsOwnReason(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	tx := begin(t, d.Operator())
+	for _, sql := range []string{
+		"set local ojs.reason = 'night shift'",
+		`select ojs.configure_limits('zz', '{"max_queue_depth": 5}', p_reason => 'depth')`,
+		"select ojs.throttle('zz', 'flood')",
+		`select ojs.configure_tier('gold', '{"fairness_weight": 5, "limits": {"max_scheduled": 9}}', 'prices')`,
+		"select ojs.set_tier('zz', 'gold', 'contract')",
+		"select ojs.limit_concurrency(50, p_queue => 'q', p_reason => 'slow')",
+		"select ojs.pause('q', p_reason => 'on fire')",
+		"select ojs.limit_concurrency(40, p_queue => 'q', p_reason => 'slower')",
+		"select ojs.configure_tenant('other', 2)",
+	} {
+		exec(t, tx, sql)
+	}
+	if got := lines(t, tx, "select queue, reason, limit_reason from ojs.rule_stats where queue = 'q'"); !slices.Equal(got,
+		[]string{"q on fire slower"}) {
+		t.Errorf("the rule is %q", got)
+	}
+	exec(t, tx, "select ojs.resume('q')")
+	commit(t, tx)
+	got := lines(t, d.Operator(), "select kind, action, coalesce(name, '-'), reason from ojs.audit_trail order by n")
+	want := []string{
+		"tenant created - depth", "limit created max_queue_depth depth", "throttle created weight flood", "tier created gold prices",
+		"tier created - contract", "limit created max_scheduled contract", "tenant changed - contract", "rule limited q slow",
+		"rule paused q on fire", "rule limited q slower", "tenant created - night shift", "rule resumed q night shift",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q\nwant %q", got, want)
+	}
+	if got := lines(t, d.Operator(), "select resource, reason from ojs.limits where queue = 'q'"); !slices.Equal(got,
+		[]string{"max_concurrency slower"}) {
+		t.Errorf("the limit is %q", got)
+	}
+	expectNone(t, connect(t, d.TenantURL("zz")), "reasons of others",
+		"select kind, reason, new from ojs.audit_trail where reason is not null or new ? 'reason'")
+}

@@ -41,6 +41,15 @@ func TestPaceOfAnHour(t *testing.T) {
 	}
 }
 
+// Who has work only where nobody asks for it competes with nobody.
+func TestIdealSharesOfWhatIsServed(t *testing.T) {
+	t.Parallel()
+	p := startPace(t)
+	p.enqueue("acme", "dead", 4).enqueue("e1", "live", 5).enqueue("e2", "live", 5).fetch("e1", "live", 1)
+	p.want("select tenant_id, ideal_share::float8, available, active from ojs.tenant_shares order by 1",
+		"acme - 4 0", "e1 0.5 4 1", "e2 0.5 5 0")
+}
+
 // A pool has the jobs that its workers were handed, and their waits.
 func TestPaceOfPools(t *testing.T) {
 	t.Parallel()

@@ -607,6 +607,7 @@ CREATE TABLE ojs.rule (
     paused_at timestamp with time zone,
     paused_by text,
     reason text,
+    limit_reason text,
     throttled_to integer,
     most integer GENERATED ALWAYS AS (LEAST(max_concurrency, throttled_to)) STORED,
     CONSTRAINT max_concurrency_in_range CHECK (((max_concurrency IS NULL) OR ((max_concurrency >= 1) AND (max_concurrency <= 1000000)) OR ojs._raise('OJ422'::text, 'max_concurrency must be between 1 and 1000000'::text, '{"field": "max_concurrency"}'::jsonb, 'What is to get no jobs is paused.'::text)))
@@ -1045,7 +1046,9 @@ begin
     end if;
     if v_kind = 'rule' then
         v_action := ojs._rule_action(v_old, v_new);
-        v_why := case when v_action in ('paused', 'limited', 'unlimited') then v_new ->> 'reason' end;
+        v_why := case when v_action = 'paused' then v_new ->> 'reason' when v_action in ('limited', 'unlimited') then v_new ->> 'limit_reason' end;
+    elsif v_kind = 'throttle' then
+        v_why := nullif(v_new ->> 'reason', 'manual');
     elsif tg_table_name = 'suspended' then
         v_action := case tg_op when 'INSERT' then 'suspended' when 'DELETE' then 'resumed' end;
         v_why := v_new ->> 'reason';
@@ -1191,6 +1194,17 @@ begin
         return row('OJ407', v_which || format('tenant %s is not known', p_tenant), v_detail)::ojs.refusal;
     end if;
     return null;
+end;
+$$;
+
+CREATE FUNCTION ojs._because(p_reason text) RETURNS text
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_before text := coalesce(current_setting('ojs.reason', true), '');
+begin
+    perform set_config('ojs.reason', p_reason, true) where p_reason is not null;
+    return v_before;
 end;
 $$;
 
@@ -6482,6 +6496,7 @@ CREATE VIEW ojs._own_rule AS
     r.paused_at,
     r.paused_by,
     r.reason,
+    r.limit_reason,
     r.throttled_to,
     r.most
    FROM (ojs._only_tenant() t(tenant_id)
@@ -6491,6 +6506,7 @@ CREATE VIEW ojs._own_rule AS
             r_1.paused_at,
             r_1.paused_by,
             r_1.reason,
+            r_1.limit_reason,
             r_1.throttled_to,
             r_1.most
            FROM ojs.rule r_1
@@ -6521,13 +6537,18 @@ CREATE VIEW ojs.rule_stats AS
         CASE
             WHEN ojs._reads_all() THEN r.reason
             ELSE NULL::text
-        END AS reason
+        END AS reason,
+        CASE
+            WHEN ojs._reads_all() THEN r.limit_reason
+            ELSE NULL::text
+        END AS limit_reason
    FROM (( SELECT rule.tenant_id,
             rule.queue,
             rule.max_concurrency,
             rule.paused_at,
             rule.paused_by,
             rule.reason,
+            rule.limit_reason,
             rule.throttled_to,
             rule.most
            FROM ojs.rule
@@ -6539,6 +6560,7 @@ CREATE VIEW ojs.rule_stats AS
             _own_rule.paused_at,
             _own_rule.paused_by,
             _own_rule.reason,
+            _own_rule.limit_reason,
             _own_rule.throttled_to,
             _own_rule.most
            FROM ojs._own_rule) r
@@ -6593,7 +6615,7 @@ CREATE VIEW ojs.limits AS
             NULL::bigint,
             false,
             r.active,
-            r.reason
+            r.limit_reason
            FROM ojs.rule_stats r
           WHERE (r.max_concurrency IS NOT NULL)) l;
 
@@ -13390,6 +13412,7 @@ CREATE FUNCTION ojs.configure_limits(p_tenant text, p_limits jsonb, p_queue text
 declare
     v_limits jsonb := ojs._limit_fields(p_limits, p_queue);
     v_queue  text := nullif(ojs._check_scope(p_tenant, p_queue), '');
+    v_before text := ojs._because(p_reason);
 begin
     perform ojs._check_tenant(p_tenant);
     perform ojs._alone_with_queues();
@@ -13404,6 +13427,7 @@ begin
     if v_limits ? 'max_concurrency' then
         perform ojs.limit_concurrency((v_limits #>> '{max_concurrency,limit}')::int, p_tenant, v_queue, p_reason);
     end if;
+    perform ojs._because(v_before);
     return query select l.* from ojs.limits l where l.tenant_id = p_tenant and l.queue = coalesce(v_queue, '') order by l.resource;
 end;
 $$;
@@ -13642,12 +13666,13 @@ declare
     v_fields  jsonb := case when p_config <> 'null' then ojs._tier_fields(p_config) end;
     v_changed jsonb;
     v_old     ojs.tier;
+    v_before  text := ojs._because(p_reason);
 begin
     perform ojs._check_tier(p_tier);
     perform ojs._alone_with_queues();
     select * into v_old from ojs.tier r where r.name = p_tier;
     if v_fields is null then
-        perform ojs._remove_tier(v_old, p_tier, p_reason, p_confirm);
+        perform ojs._remove_tier(v_old, p_tier, p_reason, p_confirm), ojs._because(v_before);
         return;
     end if;
     insert into ojs.tier as r (name, config, fields, reason) values (p_tier, p_config, v_fields, left(p_reason, 1000))
@@ -13664,6 +13689,7 @@ begin
     end if;
     perform ojs._fit_tenants(array(select t.tenant_id from ojs.tenant_tier t where t.tier = p_tier and t.due is not null limit 20), true),
         ojs._wake_clocks();
+    perform ojs._because(v_before);
     return query select r.* from ojs.tiers r where r.name = p_tier;
 end;
 $$;
@@ -15066,9 +15092,9 @@ begin
         perform ojs._raise('OJ400', 'a limit needs a tenant, a queue or both', '{"field": "tenant"}');
     end if;
     perform ojs._say_if_new(p_tenant, p_queue), ojs._stop_ahead();
-    insert into ojs.rule (tenant_id, queue, max_concurrency, reason)
+    insert into ojs.rule (tenant_id, queue, max_concurrency, limit_reason)
     values (coalesce(p_tenant, ''), p_queue, p_max_concurrency, left(p_reason, 1000))
-    on conflict (tenant_id, queue) do update set max_concurrency = excluded.max_concurrency, reason = excluded.reason
+    on conflict (tenant_id, queue) do update set max_concurrency = excluded.max_concurrency, limit_reason = excluded.limit_reason
     returning * into v_rule;
     perform ojs._apply_limit(v_rule);
     return v_rule;
@@ -15583,7 +15609,7 @@ begin
     if p_tenant is not null then
         perform ojs._stop_ahead();
     end if;
-    update ojs.rule r set paused_at = null, paused_by = null where r.tenant_id = v_rule.tenant_id and r.queue = v_rule.queue
+    update ojs.rule r set paused_at = null, paused_by = null, reason = null where r.tenant_id = v_rule.tenant_id and r.queue = v_rule.queue
     returning r.max_concurrency, r.throttled_to, r.most into v_rule.max_concurrency, v_rule.throttled_to, v_rule.most;
     if p_tenant is not null then
         perform ojs._apply_rule(v_rule);
@@ -15803,11 +15829,14 @@ CREATE FUNCTION ojs.set_tier(p_tenant text, p_tier text, p_reason text DEFAULT N
     SET plan_cache_mode TO 'force_generic_plan'
     SET enable_partition_pruning TO 'off'
     AS $$
+declare
+    v_before text := ojs._because(p_reason);
 begin
     perform ojs._check_tenant(p_tenant);
     perform ojs._alone_with_queues();
     perform ojs._give_tier(p_tenant, p_tier, p_reason);
     perform ojs._fit_tenants(array[p_tenant], true) where p_tier is not null;
+    perform ojs._because(v_before);
     return query select t.* from ojs.tenant t where t.tenant_id = p_tenant;
 end;
 $$;
@@ -16777,9 +16806,12 @@ UNION ALL
     o.kind,
     o.name,
     o.action,
-    o.old,
-    o.new,
-    o.reason
+    (o.old - 'reason'::text) AS old,
+    (o.new - 'reason'::text) AS new,
+        CASE
+            WHEN (o.actor = SESSION_USER) THEN o.reason
+            ELSE NULL::text
+        END AS reason
    FROM ojs._own_audit o;
 
 CREATE VIEW ojs.queue_demands WITH (security_invoker='true') AS
@@ -17793,30 +17825,44 @@ CREATE VIEW ojs.tenant_shares WITH (security_invoker='true') AS
            FROM (lately l_1
              CROSS JOIN LATERAL ojs._pace('all'::text, ''::text, l_1.sums) p(jobs_1m, waited_1m, waits_1m, jobs_5m, waited_5m, waits_5m, jobs_1h, waited_1h, waits_1h))
           WHERE (l_1.name = ''::text)
+        ), served AS MATERIALIZED (
+         SELECT v.queue
+           FROM ojs._served_queues() v(queue)
         ), work AS MATERIALIZED (
          SELECT n.tenant_id,
             COALESCE(w_1.alike, (COALESCE(t_1.weight, w_1.fallback) * COALESCE(t_1.throttle, (1)::numeric))) AS weight,
             n.available,
             n.active,
-            ((n.available > 0) OR (n.active > 0)) AS works
-           FROM ((( SELECT u.tenant_id,
-                    (sum(u.available))::bigint AS available,
-                    (sum(u.active))::bigint AS active
-                   FROM ( SELECT t_2.tenant_id,
-                            t_2.available,
-                            t_2.active
-                           FROM ojs.tally t_2
-                        UNION ALL
-                         SELECT r.tenant_id,
-                            r.available,
-                            r.active
-                           FROM ojs._recent() r(tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, dispatched, rev)
-                        UNION ALL
-                         SELECT t_2.tenant_id,
-                            0,
-                            0
-                           FROM ojs.tenant t_2) u
-                  GROUP BY u.tenant_id) n
+            n.works
+           FROM ((( SELECT q.tenant_id,
+                    (sum(q.available))::bigint AS available,
+                    (sum(q.active))::bigint AS active,
+                    bool_or(((q.active > (0)::numeric) OR ((q.available > (0)::numeric) AND ((v.queue IS NOT NULL) OR (NOT (EXISTS ( SELECT
+                           FROM served))))))) AS works
+                   FROM (( SELECT u.tenant_id,
+                            u.queue,
+                            sum(u.available) AS available,
+                            sum(u.active) AS active
+                           FROM ( SELECT t_2.tenant_id,
+                                    t_2.queue,
+                                    t_2.available,
+                                    t_2.active
+                                   FROM ojs.tally t_2
+                                UNION ALL
+                                 SELECT r.tenant_id,
+                                    r.queue,
+                                    r.available,
+                                    r.active
+                                   FROM ojs._recent() r(tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, dispatched, rev)
+                                UNION ALL
+                                 SELECT t_2.tenant_id,
+                                    ''::text,
+                                    0,
+                                    0
+                                   FROM ojs.tenant t_2) u
+                          GROUP BY u.tenant_id, u.queue) q
+                     LEFT JOIN served v ON ((v.queue = q.queue)))
+                  GROUP BY q.tenant_id) n
              LEFT JOIN ojs.tenant t_1 ON ((t_1.tenant_id = n.tenant_id)))
              CROSS JOIN ojs._usual_weight w_1)
         )
@@ -18321,7 +18367,7 @@ CREATE TRIGGER audit AFTER INSERT OR DELETE OR UPDATE OF maximum, period, burst,
 
 CREATE TRIGGER audit AFTER INSERT OR DELETE OR UPDATE ON ojs.replay_rule FOR EACH ROW EXECUTE FUNCTION ojs._audit_row('replay_rule', 'name', '{known_from, caught_up, created_at}');
 
-CREATE TRIGGER audit AFTER INSERT OR DELETE OR UPDATE ON ojs.rule FOR EACH ROW EXECUTE FUNCTION ojs._audit_row('rule', 'queue', '{reason, paused_by, throttled_to, most}');
+CREATE TRIGGER audit AFTER INSERT OR DELETE OR UPDATE ON ojs.rule FOR EACH ROW EXECUTE FUNCTION ojs._audit_row('rule', 'queue', '{reason, limit_reason, paused_by, throttled_to, most}');
 
 CREATE TRIGGER audit AFTER INSERT OR DELETE OR UPDATE ON ojs.settings FOR EACH ROW EXECUTE FUNCTION ojs._audit_row('deployment', '', '{one, lowest_max_priority, bars, limits}');
 

@@ -21,9 +21,9 @@ begin
         perform ojs._raise('OJ400', 'a limit needs a tenant, a queue or both', '{"field": "tenant"}');
     end if;
     perform ojs._say_if_new(p_tenant, p_queue), ojs._stop_ahead();
-    insert into ojs.rule (tenant_id, queue, max_concurrency, reason)
+    insert into ojs.rule (tenant_id, queue, max_concurrency, limit_reason)
     values (coalesce(p_tenant, ''), p_queue, p_max_concurrency, left(p_reason, 1000))
-    on conflict (tenant_id, queue) do update set max_concurrency = excluded.max_concurrency, reason = excluded.reason
+    on conflict (tenant_id, queue) do update set max_concurrency = excluded.max_concurrency, limit_reason = excluded.limit_reason
     returning * into v_rule;
     perform ojs._apply_limit(v_rule);
     return v_rule;
@@ -89,7 +89,7 @@ begin
     if p_tenant is not null then
         perform ojs._stop_ahead();
     end if;
-    update ojs.rule r set paused_at = null, paused_by = null where r.tenant_id = v_rule.tenant_id and r.queue = v_rule.queue
+    update ojs.rule r set paused_at = null, paused_by = null, reason = null where r.tenant_id = v_rule.tenant_id and r.queue = v_rule.queue
     returning r.max_concurrency, r.throttled_to, r.most into v_rule.max_concurrency, v_rule.throttled_to, v_rule.most;
     if p_tenant is not null then
         perform ojs._apply_rule(v_rule);

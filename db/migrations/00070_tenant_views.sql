@@ -287,12 +287,12 @@ itself.';
 
 create view ojs.rule_stats as
 select r.tenant_id, r.queue, r.most as max_concurrency, u.active, r.paused_at, case when ojs._reads_all() then r.paused_by end as paused_by,
-    case when ojs._reads_all() then r.reason end as reason
+    case when ojs._reads_all() then r.reason end as reason, case when ojs._reads_all() then r.limit_reason end as limit_reason
 from (select * from ojs.rule where ojs._reads_all() union all select * from ojs._own_rule) r
 left join lateral (select u.active from ojs.usage u where u.tenant_id = r.tenant_id and u.queue = r.queue
     order by u.rev desc limit 1) u on true;
 comment on view ojs.rule_stats is
 'What holds dispatch back, one row per tenant (empty: all together) and queue (empty: all): max_concurrency, lowered while the tenant is
-throttled; active: how many jobs the last decision counted against it, those decided ahead included; paused_at, paused_by, reason. A
-tenant sees the rules about itself, and not who made them, and why.';
+throttled; active: how many jobs the last decision counted against it, those decided ahead included; paused_at, paused_by and
+reason of a pause; limit_reason. A tenant sees the rules about itself, and not who made them, and why.';
 reset role;

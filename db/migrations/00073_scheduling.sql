@@ -127,19 +127,27 @@ with lately as materialized (
     cross join lateral ojs._pace('all', '', l.sums)
         p(jobs_1m, waited_1m, waits_1m, jobs_5m, waited_5m, waits_5m, jobs_1h, waited_1h, waits_1h)
     where l.name = ''
+), served as materialized (
+    select v.queue from ojs._served_queues() v(queue)
 ), work as materialized (
     select n.tenant_id, coalesce(w.alike, coalesce(t.weight, w.fallback) * coalesce(t.throttle, 1)) as weight,
-        n.available, n.active, n.available > 0 or n.active > 0 as works
+        n.available, n.active, n.works
     from (
-        select u.tenant_id, sum(u.available)::bigint as available, sum(u.active)::bigint as active
+        select q.tenant_id, sum(q.available)::bigint as available, sum(q.active)::bigint as active,
+            bool_or(q.active > 0 or q.available > 0 and (v.queue is not null or not exists (select from served))) as works
         from (
-            select t.tenant_id, t.available, t.active from ojs.tally t
-            union all
-            select r.tenant_id, r.available, r.active from ojs._recent() r
-            union all
-            select t.tenant_id, 0, 0 from ojs.tenant t
-        ) u
-        group by u.tenant_id
+            select u.tenant_id, u.queue, sum(u.available) as available, sum(u.active) as active
+            from (
+                select t.tenant_id, t.queue, t.available, t.active from ojs.tally t
+                union all
+                select r.tenant_id, r.queue, r.available, r.active from ojs._recent() r
+                union all
+                select t.tenant_id, '', 0, 0 from ojs.tenant t
+            ) u
+            group by u.tenant_id, u.queue
+        ) q
+        left join served v on v.queue = q.queue
+        group by q.tenant_id
     ) n
     left join ojs.tenant t on t.tenant_id = n.tenant_id
     cross join ojs._usual_weight w
@@ -160,11 +168,11 @@ cross join lateral ojs._pace('tenant', w.tenant_id, l.sums)
     s(jobs_1m, waited_1m, waits_1m, jobs_5m, waited_5m, waits_5m, jobs_1h, waited_1h, waits_1h);
 comment on view ojs.tenant_shares is
 'One row per tenant, over all queues: the weight it has in queues that do not say (ojs.queue_weight: in those that do), and its part of
-these weights of all that have jobs available or active (ideal_share; null where it has none); jobs handed out in the last minute, five
-minutes and hour (dispatched_), their part of all that were (share_; null where none were), how many more they would have been at the ideal
-share (lag_; negative: fewer; null where it has none now), how long they had been available on average (avg_wait_; null where there were
-none); available and active jobs now. A window begins up to five seconds sooner or later. Costs as much
-as there are shards and jobs handed out in the last ten seconds, not jobs.';
+these weights of all that have jobs active, or available in queues that somebody serves, if any (ideal_share; ojs.queue_demands; null
+where it has none); jobs handed out in the last minute, five minutes and hour (dispatched_), their part of all that were (share_; null
+where none were), how many more they would have been at the ideal share (lag_; negative: fewer; null where it has none now), how long they
+had been available on average (avg_wait_; null where there were none); available and active jobs now. A window begins up to five seconds
+sooner or later. Costs as much as there are shards and jobs handed out in the last ten seconds, not jobs.';
 
 -- As ojs._recent.
 -- +goose StatementBegin

@@ -27,7 +27,7 @@ from (
     union all
     select * from ojs._own_quota
     union all
-    select r.tenant_id, r.queue, 'max_concurrency', r.max_concurrency, null, null, false, r.active, r.reason
+    select r.tenant_id, r.queue, 'max_concurrency', r.max_concurrency, null, null, false, r.active, r.limit_reason
     from ojs.rule_stats r where r.max_concurrency is not null
 ) l;
 comment on view ojs.limits is
@@ -78,6 +78,7 @@ as $$
 declare
     v_limits jsonb := ojs._limit_fields(p_limits, p_queue);
     v_queue  text := nullif(ojs._check_scope(p_tenant, p_queue), '');
+    v_before text := ojs._because(p_reason);
 begin
     perform ojs._check_tenant(p_tenant);
     perform ojs._alone_with_queues();
@@ -92,6 +93,7 @@ begin
     if v_limits ? 'max_concurrency' then
         perform ojs.limit_concurrency((v_limits #>> '{max_concurrency,limit}')::int, p_tenant, v_queue, p_reason);
     end if;
+    perform ojs._because(v_before);
     return query select l.* from ojs.limits l where l.tenant_id = p_tenant and l.queue = coalesce(v_queue, '') order by l.resource;
 end;
 $$;

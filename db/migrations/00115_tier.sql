@@ -79,12 +79,13 @@ declare
     v_fields  jsonb := case when p_config <> 'null' then ojs._tier_fields(p_config) end;
     v_changed jsonb;
     v_old     ojs.tier;
+    v_before  text := ojs._because(p_reason);
 begin
     perform ojs._check_tier(p_tier);
     perform ojs._alone_with_queues();
     select * into v_old from ojs.tier r where r.name = p_tier;
     if v_fields is null then
-        perform ojs._remove_tier(v_old, p_tier, p_reason, p_confirm);
+        perform ojs._remove_tier(v_old, p_tier, p_reason, p_confirm), ojs._because(v_before);
         return;
     end if;
     insert into ojs.tier as r (name, config, fields, reason) values (p_tier, p_config, v_fields, left(p_reason, 1000))
@@ -101,6 +102,7 @@ begin
     end if;
     perform ojs._fit_tenants(array(select t.tenant_id from ojs.tenant_tier t where t.tier = p_tier and t.due is not null limit 20), true),
         ojs._wake_clocks();
+    perform ojs._because(v_before);
     return query select r.* from ojs.tiers r where r.name = p_tier;
 end;
 $$;
@@ -123,11 +125,14 @@ invalid_request, validation_error, unsupported, not_found, conflict, also in a t
 create function ojs.set_tier(p_tenant text, p_tier text, p_reason text default null) returns setof ojs.tenant
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_before text := ojs._because(p_reason);
 begin
     perform ojs._check_tenant(p_tenant);
     perform ojs._alone_with_queues();
     perform ojs._give_tier(p_tenant, p_tier, p_reason);
     perform ojs._fit_tenants(array[p_tenant], true) where p_tier is not null;
+    perform ojs._because(v_before);
     return query select t.* from ojs.tenant t where t.tenant_id = p_tenant;
 end;
 $$;

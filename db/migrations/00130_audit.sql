@@ -58,12 +58,12 @@ comment on view ojs._own_audit is 'The rows of ojs.audit about a tenant itself; 
 create view ojs.audit_trail as
 select a.n, a.at, a.actor, a.tenant_id, a.kind, a.name, a.action, a.old, a.new, a.reason from ojs.audit a where ojs._reads_all()
 union all
--- Who else acts is no tenant's business.
+-- Who else acts, and why, is no tenant's business.
 select row_number() over (order by o.n), o.at, case when o.actor = session_user then o.actor else '' end, o.tenant_id,
-    o.kind, o.name, o.action, o.old, o.new, o.reason from ojs._own_audit o;
+    o.kind, o.name, o.action, o.old - 'reason', o.new - 'reason', case when o.actor = session_user then o.reason end from ojs._own_audit o;
 comment on view ojs.audit_trail is
 'Who changed what in the configuration, when and why (ojs.audit): operators see everything, a tenant''s login role what is about its
-tenant, numbered by itself, and of actors itself only. old and new hold only what has changed. Changes say why where the call was given a
+tenant, numbered by itself, and of actors and reasons its own only. old and new hold only what has changed. Changes say why where the call was given a
 reason, or the session or transaction has one: set ojs.reason = ''...''.';
 
 -- +goose StatementBegin
@@ -77,6 +77,22 @@ $$;
 comment on function ojs._actor() is
 'Who acts: the login role. The service acts for others, and says for whom in the setting ojs.actor; anybody can set it, so nobody else is
 believed.';
+
+-- +goose StatementBegin
+create function ojs._because(p_reason text) returns text
+language plpgsql
+as $$
+declare
+    v_before text := coalesce(current_setting('ojs.reason', true), '');
+begin
+    perform set_config('ojs.reason', p_reason, true) where p_reason is not null;
+    return v_before;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._because(text) is
+'Gives the changes that follow a reason (null: the one there is), and returns the one before, to be given back at the end: what else the
+transaction changes has another.';
 
 -- +goose StatementBegin
 create function ojs._audit(
@@ -136,7 +152,9 @@ begin
     end if;
     if v_kind = 'rule' then
         v_action := ojs._rule_action(v_old, v_new);
-        v_why := case when v_action in ('paused', 'limited', 'unlimited') then v_new ->> 'reason' end;
+        v_why := case when v_action = 'paused' then v_new ->> 'reason' when v_action in ('limited', 'unlimited') then v_new ->> 'limit_reason' end;
+    elsif v_kind = 'throttle' then
+        v_why := nullif(v_new ->> 'reason', 'manual');
     elsif tg_table_name = 'suspended' then
         v_action := case tg_op when 'INSERT' then 'suspended' when 'DELETE' then 'resumed' end;
         v_why := v_new ->> 'reason';
@@ -172,7 +190,7 @@ create trigger audit after insert or update or delete on ojs.settings for each r
 create trigger audit after insert or update or delete on ojs.tenant for each row
     execute function ojs._audit_row('tenant', '', '{limited, created_at, throttle}');
 create trigger audit after insert or update or delete on ojs.rule for each row
-    execute function ojs._audit_row('rule', 'queue', '{reason, paused_by, throttled_to, most}');
+    execute function ojs._audit_row('rule', 'queue', '{reason, limit_reason, paused_by, throttled_to, most}');
 create trigger audit after insert or delete or update of maximum, period, burst, soft on ojs.quota for each row
     execute function ojs._audit_row('limit', 'resource', '{id, stripes, used, due, warned, warned_at, warn_from, reason}');
 create trigger audit after insert or update or delete on ojs.throttle for each row

@@ -58,7 +58,8 @@ comment on column ojs.rule_stats.max_concurrency is 'How many jobs may run at on
 comment on column ojs.rule_stats.active is 'How many jobs the last decision counted against the limit, those decided ahead included.';
 comment on column ojs.rule_stats.paused_at is 'Since when nothing is handed out; null: dispatch goes on.';
 comment on column ojs.rule_stats.paused_by is 'Who paused it; null for a tenant''s login.';
-comment on column ojs.rule_stats.reason is 'Why; null for a tenant''s login.';
+comment on column ojs.rule_stats.reason is 'Why it is paused; null for a tenant''s login.';
+comment on column ojs.rule_stats.limit_reason is 'Why it has max_concurrency; null for a tenant''s login.';
 
 comment on column ojs.scheduling_stats.queue is 'The queue.';
 comment on column ojs.scheduling_stats.dispatched_1m is 'Jobs handed out in the last minute.';
@@ -85,7 +86,7 @@ comment on column ojs.scheduling_stats.oldest_wait is 'How long the first job in
 
 comment on column ojs.tenant_shares.tenant_id is 'The tenant.';
 comment on column ojs.tenant_shares.weight is 'The weight of the tenant in queues that do not say.';
-comment on column ojs.tenant_shares.ideal_share is 'Its part of the weights of all that have work; null: it has none.';
+comment on column ojs.tenant_shares.ideal_share is 'Its part of the weights of all that have work somebody serves; null: it has none.';
 comment on column ojs.tenant_shares.dispatched_1m is 'Jobs handed out in the last minute.';
 comment on column ojs.tenant_shares.share_1m is 'Their part of all jobs handed out in the last minute; null: none was.';
 comment on column ojs.tenant_shares.lag_1m is 'How many more they would have been at the ideal share; negative: fewer.';

@@ -60,7 +60,7 @@ select * from ojs.pause(sqlc.narg('queue')::text, sqlc.narg('tenant')::text, sql
 select * from ojs.resume(sqlc.narg('queue')::text, sqlc.narg('tenant')::text);
 
 -- name: Rules :many
-select r.tenant_id, r.queue, r.max_concurrency, r.active, r.paused_at, r.paused_by, r.reason
+select r.tenant_id, r.queue, r.max_concurrency, r.active, r.paused_at, r.paused_by, r.reason, r.limit_reason
 from ojs.rule_stats r where sqlc.narg('tenant')::text is null or r.tenant_id = sqlc.narg('tenant')::text
 order by r.tenant_id, r.queue limit @max_rows::int offset @skip::int;
 

@@ -42,7 +42,7 @@ type OjsApiKeys struct {
 }
 
 // Who changed what in the configuration, when and why (ojs.audit): operators see everything, a tenant's login role what is about its
-// tenant, numbered by itself, and of actors itself only. old and new hold only what has changed. Changes say why where the call was given a
+// tenant, numbered by itself, and of actors and reasons its own only. old and new hold only what has changed. Changes say why where the call was given a
 // reason, or the session or transaction has one: set ojs.reason = '...'.
 type OjsAuditTrail struct {
 	N        int64           `json:"n"`
@@ -279,8 +279,10 @@ type OjsRule struct {
 	PausedAt *time.Time `json:"paused_at"`
 	// Who paused it.
 	PausedBy *string `json:"paused_by"`
-	// Why, in the words of whoever changed it last.
+	// Why it is paused, in the words of whoever did it.
 	Reason *string `json:"reason"`
+	// Why it has max_concurrency, in the words of whoever changed that last.
+	LimitReason *string `json:"limit_reason"`
 	// How many while the tenant is throttled (ojs.throttle); null: as max_concurrency says.
 	ThrottledTo *int32 `json:"throttled_to"`
 	// The lower of both, which decisions obey; null: as many as there are.
@@ -288,8 +290,8 @@ type OjsRule struct {
 }
 
 // What holds dispatch back, one row per tenant (empty: all together) and queue (empty: all): max_concurrency, lowered while the tenant is
-// throttled; active: how many jobs the last decision counted against it, those decided ahead included; paused_at, paused_by, reason. A
-// tenant sees the rules about itself, and not who made them, and why.
+// throttled; active: how many jobs the last decision counted against it, those decided ahead included; paused_at, paused_by and
+// reason of a pause; limit_reason. A tenant sees the rules about itself, and not who made them, and why.
 type OjsRuleStat struct {
 	// The tenant; empty: all together.
 	TenantID string `json:"tenant_id"`
@@ -303,8 +305,10 @@ type OjsRuleStat struct {
 	PausedAt *time.Time `json:"paused_at"`
 	// Who paused it; null for a tenant's login.
 	PausedBy *string `json:"paused_by"`
-	// Why; null for a tenant's login.
+	// Why it is paused; null for a tenant's login.
 	Reason *string `json:"reason"`
+	// Why it has max_concurrency; null for a tenant's login.
+	LimitReason interface{} `json:"limit_reason"`
 }
 
 // Tenants whose new jobs are refused. Changed by ojs.suspend_tenant and ojs.resume_tenant.

@@ -494,7 +494,7 @@ func (q *Queries) KeyOwners(ctx context.Context, hashes [][]byte) ([]KeyOwnersRo
 }
 
 const limitConcurrency = `-- name: LimitConcurrency :one
-select tenant_id, queue, max_concurrency, paused_at, paused_by, reason, throttled_to, most from ojs.limit_concurrency($1::int, $2::text, $3::text,
+select tenant_id, queue, max_concurrency, paused_at, paused_by, reason, limit_reason, throttled_to, most from ojs.limit_concurrency($1::int, $2::text, $3::text,
     $4::text)
 `
 
@@ -520,6 +520,7 @@ func (q *Queries) LimitConcurrency(ctx context.Context, arg LimitConcurrencyPara
 		&i.PausedAt,
 		&i.PausedBy,
 		&i.Reason,
+		&i.LimitReason,
 		&i.ThrottledTo,
 		&i.Most,
 	)
@@ -620,7 +621,7 @@ func (q *Queries) NoteRefusals(ctx context.Context, arg NoteRefusalsParams) erro
 }
 
 const pause = `-- name: Pause :one
-select tenant_id, queue, max_concurrency, paused_at, paused_by, reason, throttled_to, most from ojs.pause($1::text, $2::text, $3::text)
+select tenant_id, queue, max_concurrency, paused_at, paused_by, reason, limit_reason, throttled_to, most from ojs.pause($1::text, $2::text, $3::text)
 `
 
 type PauseParams struct {
@@ -639,6 +640,7 @@ func (q *Queries) Pause(ctx context.Context, arg PauseParams) (OjsRule, error) {
 		&i.PausedAt,
 		&i.PausedBy,
 		&i.Reason,
+		&i.LimitReason,
 		&i.ThrottledTo,
 		&i.Most,
 	)
@@ -1194,7 +1196,7 @@ func (q *Queries) ReleaseThrottle(ctx context.Context, tenant string) ([]OjsThro
 }
 
 const resume = `-- name: Resume :one
-select tenant_id, queue, max_concurrency, paused_at, paused_by, reason, throttled_to, most from ojs.resume($1::text, $2::text)
+select tenant_id, queue, max_concurrency, paused_at, paused_by, reason, limit_reason, throttled_to, most from ojs.resume($1::text, $2::text)
 `
 
 type ResumeParams struct {
@@ -1212,6 +1214,7 @@ func (q *Queries) Resume(ctx context.Context, arg ResumeParams) (OjsRule, error)
 		&i.PausedAt,
 		&i.PausedBy,
 		&i.Reason,
+		&i.LimitReason,
 		&i.ThrottledTo,
 		&i.Most,
 	)
@@ -1315,7 +1318,7 @@ func (q *Queries) RuleCount(ctx context.Context, tenant *string) (int64, error) 
 }
 
 const rules = `-- name: Rules :many
-select r.tenant_id, r.queue, r.max_concurrency, r.active, r.paused_at, r.paused_by, r.reason
+select r.tenant_id, r.queue, r.max_concurrency, r.active, r.paused_at, r.paused_by, r.reason, r.limit_reason
 from ojs.rule_stats r where $1::text is null or r.tenant_id = $1::text
 order by r.tenant_id, r.queue limit $3::int offset $2::int
 `
@@ -1343,6 +1346,7 @@ func (q *Queries) Rules(ctx context.Context, arg RulesParams) ([]OjsRuleStat, er
 			&i.PausedAt,
 			&i.PausedBy,
 			&i.Reason,
+			&i.LimitReason,
 		); err != nil {
 			return nil, err
 		}
