@@ -913,13 +913,7 @@ begin
     end if;
     v_ask.aside := false;
     if not v_trusted then
-        v_ask.tenant := ojs._session_tenant(p_tenant);
-        v_ask.tenants := case when v_ask.tenant is not null then array[v_ask.tenant] end;
-        v_ask.aside := ojs.current_tenant() is not null;
-        if v_ask.counts and v_ask.aside and exists (
-                select from ojs.rule r where r.tenant_id = v_ask.tenant and r.most is not null) then
-            perform ojs._raise('OJ408', 'the login of a tenant with a max_concurrency cannot fetch', null, 'Its workers fetch over HTTP.');
-        end if;
+        v_ask := ojs._for_tenant(v_ask, ojs._session_tenant(p_tenant));
     end if;
     -- Who stays in its transaction, and any tenant, must not keep others waiting. Where jobs are counted, only decisions hand them out, and
     -- whoever stays would get none.
@@ -930,9 +924,7 @@ begin
     if v_pools and v_ask.count > 0 then
         v_ask := ojs._in_pool(v_ask, p_queues, p_pool);
     end if;
-    if v_unnamed and not ojs._lingers() then
-        perform ojs._name_pool(coalesce(p_tenant, ''), p_worker_ids, p_pool);
-    end if;
+    perform ojs._name_pool(coalesce(p_tenant, ''), p_worker_ids, p_pool) where v_unnamed and not ojs._lingers();
     if v_ask.queues = '{}' then
         v_ask.count := 0;
     end if;
@@ -1046,7 +1038,7 @@ begin
     end if;
     if v_kind = 'rule' then
         v_action := ojs._rule_action(v_old, v_new);
-        v_why := case when v_action = 'paused' then v_new ->> 'reason' when v_action in ('limited', 'unlimited') then v_new ->> 'limit_reason' end;
+        v_why := v_new ->> case when v_action = 'paused' then 'reason' when v_action in ('limited', 'unlimited') then 'limit_reason' end;
     elsif v_kind = 'throttle' then
         v_why := nullif(v_new ->> 'reason', 'manual');
     elsif tg_table_name = 'suspended' then
@@ -4753,6 +4745,20 @@ $$;
 CREATE FUNCTION ojs._folded() RETURNS SETOF ojs.fold
     LANGUAGE sql STABLE ROWS 1
     AS $$ select f.* from ojs.fold f order by f.rev desc limit 1 $$;
+
+CREATE FUNCTION ojs._for_tenant(p_ask ojs.ask, p_tenant text) RETURNS ojs.ask
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+    p_ask.tenant := p_tenant;
+    p_ask.tenants := case when p_tenant is not null then array[p_tenant] end;
+    p_ask.aside := ojs.current_tenant() is not null;
+    if p_ask.counts and p_ask.aside and exists (select from ojs.rule r where r.tenant_id = p_tenant and r.most is not null) then
+        perform ojs._raise('OJ408', 'the login of a tenant with a max_concurrency cannot fetch', null, 'Its workers fetch over HTTP.');
+    end if;
+    return p_ask;
+end;
+$$;
 
 CREATE FUNCTION ojs._foreign(p_snapshot pg_snapshot) RETURNS boolean
     LANGUAGE sql STABLE
@@ -9261,8 +9267,8 @@ begin
                 where t.queue = v_queue and t.n >= m.lo order by t.n limit 1) t where t.n <= m.hi - m.ahead / 2) then
         return;
     end if;
-    -- Most often, under light load, there is nothing left. By time, and in a tenant's own order, what is decided ahead would have to be taken
-    -- back with each attempt that ends, and with each job of a higher priority.
+    -- Most often, under light load, there is nothing left. By time, and in a tenant's own order, what is decided ahead would have to be
+    -- taken back with each attempt that ends, and with each job of a higher priority.
     if (select b.priorities <> '{}' and not b.own_order and b.unit <> 'time' from ojs._backlog(v_queue) b)
             and (p_in_lane or not ojs._lingers() and ojs._enter_lane(-1)) then
         if not p_in_lane then
@@ -10440,10 +10446,8 @@ begin
             end if;
             exit when v_stop;
         end loop;
-        if v_stop then
-            -- The queues behind have not been asked.
-            v_plan := array(select p.q from unnest(v_plan) with ordinality p(q, n) where p.q = any (v_asked) order by p.n);
-        end if;
+        -- The queues behind have not been asked.
+        v_plan := array(select p.q from unnest(v_plan) with ordinality p(q, n) where not v_stop or p.q = any (v_asked) order by p.n);
         v_line := v_line || v_plan;
         -- One that is cut with no jobs pays. Else the others would wait until it is through with its ended jobs, which may be millions.
         v_rotation := ojs._after_plan(v_rotation, v_open, v_plan || array(select v_q where p_done.cut and v_got = 0), v_ratio,
@@ -10499,9 +10503,7 @@ begin
             end if;
             v_tenants := v_level.tenants;
             v_level := ojs._charge(v_level, v_picks, p_ask.tenants, p_ask.but, v_unit);
-            if v_picks.limited or v_limited then
-                perform ojs._take_slots(p_queue, v_picks);
-            end if;
+            perform ojs._take_slots(p_queue, v_picks) where v_picks.limited or v_limited;
             if p_ahead is not null then
                 perform ojs._keep(v_level, v_picks, p_ahead + cardinality(p_done.ids));
             end if;
@@ -10917,7 +10919,7 @@ begin
         v_bad := case when v_field.kind is null then format('has an unknown field %I', v_name)
                 || coalesce('; ' || ojs._meant_field(v_name) || ' is probably meant', '')
             when v_field.again then format('has the field %I twice', v_name)
-            when v_name = 'tenant_id' and p_job ->> 'tenant' <> p_job ->> 'tenant_id' then 'names another tenant in tenant_id than in tenant'
+            when v_name = 'tenant_id' and p_job ->> 'tenant' <> p_job ->> 'tenant_id' then 'names another tenant in tenant_id'
             when v_field.given <> 'null' then ojs._field_fault(v_name, v_field.kind, v_field.value) end;
         if v_bad is not null then
             return row('OJ400', format('jobs[%s] %s', p_n, v_bad), jsonb_build_object('field', v_name))::ojs.refusal;

@@ -190,7 +190,7 @@ begin
         v_bad := case when v_field.kind is null then format('has an unknown field %I', v_name)
                 || coalesce('; ' || ojs._meant_field(v_name) || ' is probably meant', '')
             when v_field.again then format('has the field %I twice', v_name)
-            when v_name = 'tenant_id' and p_job ->> 'tenant' <> p_job ->> 'tenant_id' then 'names another tenant in tenant_id than in tenant'
+            when v_name = 'tenant_id' and p_job ->> 'tenant' <> p_job ->> 'tenant_id' then 'names another tenant in tenant_id'
             when v_field.given <> 'null' then ojs._field_fault(v_name, v_field.kind, v_field.value) end;
         if v_bad is not null then
             return row('OJ400', format('jobs[%s] %s', p_n, v_bad), jsonb_build_object('field', v_name))::ojs.refusal;

@@ -30,7 +30,8 @@ $$;
 comment on function ojs._job_arriving() is 'Trigger: gives a new job the state, tenant and attempts that follow from its other attributes.';
 
 create trigger job_arriving before insert on ojs.job for each row
-    when (new.tenant_id is null or new.scheduled_at is not null or new.retry is not null or new.meta <> '{}') execute function ojs._job_arriving();
+    when (new.tenant_id is null or new.scheduled_at is not null or new.retry is not null or new.meta <> '{}')
+    execute function ojs._job_arriving();
 
 -- +goose StatementBegin
 create function ojs._required_tenant(p_meta jsonb) returns text

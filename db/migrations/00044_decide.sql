@@ -131,9 +131,7 @@ begin
             end if;
             v_tenants := v_level.tenants;
             v_level := ojs._charge(v_level, v_picks, p_ask.tenants, p_ask.but, v_unit);
-            if v_picks.limited or v_limited then
-                perform ojs._take_slots(p_queue, v_picks);
-            end if;
+            perform ojs._take_slots(p_queue, v_picks) where v_picks.limited or v_limited;
             if p_ahead is not null then
                 perform ojs._keep(v_level, v_picks, p_ahead + cardinality(p_done.ids));
             end if;

@@ -187,13 +187,7 @@ begin
     end if;
     v_ask.aside := false;
     if not v_trusted then
-        v_ask.tenant := ojs._session_tenant(p_tenant);
-        v_ask.tenants := case when v_ask.tenant is not null then array[v_ask.tenant] end;
-        v_ask.aside := ojs.current_tenant() is not null;
-        if v_ask.counts and v_ask.aside and exists (
-                select from ojs.rule r where r.tenant_id = v_ask.tenant and r.most is not null) then
-            perform ojs._raise('OJ408', 'the login of a tenant with a max_concurrency cannot fetch', null, 'Its workers fetch over HTTP.');
-        end if;
+        v_ask := ojs._for_tenant(v_ask, ojs._session_tenant(p_tenant));
     end if;
     -- Who stays in its transaction, and any tenant, must not keep others waiting. Where jobs are counted, only decisions hand them out, and
     -- whoever stays would get none.
@@ -204,9 +198,7 @@ begin
     if v_pools and v_ask.count > 0 then
         v_ask := ojs._in_pool(v_ask, p_queues, p_pool);
     end if;
-    if v_unnamed and not ojs._lingers() then
-        perform ojs._name_pool(coalesce(p_tenant, ''), p_worker_ids, p_pool);
-    end if;
+    perform ojs._name_pool(coalesce(p_tenant, ''), p_worker_ids, p_pool) where v_unnamed and not ojs._lingers();
     if v_ask.queues = '{}' then
         v_ask.count := 0;
     end if;
@@ -216,6 +208,24 @@ $$;
 -- +goose StatementEnd
 comment on function ojs._ask(text[], int[], text[], int[], text, bigint, text, jsonb, text) is
 'What a FETCH asks for, once it may ask. Raises why not.';
+
+-- +goose StatementBegin
+create function ojs._for_tenant(p_ask ojs.ask, p_tenant text) returns ojs.ask
+language plpgsql stable
+as $$
+begin
+    p_ask.tenant := p_tenant;
+    p_ask.tenants := case when p_tenant is not null then array[p_tenant] end;
+    p_ask.aside := ojs.current_tenant() is not null;
+    if p_ask.counts and p_ask.aside and exists (select from ojs.rule r where r.tenant_id = p_tenant and r.most is not null) then
+        perform ojs._raise('OJ408', 'the login of a tenant with a max_concurrency cannot fetch', null, 'Its workers fetch over HTTP.');
+    end if;
+    return p_ask;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._for_tenant(ojs.ask, text) is
+'What a FETCH asks for on behalf of a tenant (null: of all), whose own login has no part in decisions. Raises unsupported.';
 
 -- +goose StatementBegin
 create function ojs._open_queues(p_queues text[]) returns text[]

@@ -158,8 +158,8 @@ begin
                 where t.queue = v_queue and t.n >= m.lo order by t.n limit 1) t where t.n <= m.hi - m.ahead / 2) then
         return;
     end if;
-    -- Most often, under light load, there is nothing left. By time, and in a tenant's own order, what is decided ahead would have to be taken
-    -- back with each attempt that ends, and with each job of a higher priority.
+    -- Most often, under light load, there is nothing left. By time, and in a tenant's own order, what is decided ahead would have to be
+    -- taken back with each attempt that ends, and with each job of a higher priority.
     if (select b.priorities <> '{}' and not b.own_order and b.unit <> 'time' from ojs._backlog(v_queue) b)
             and (p_in_lane or not ojs._lingers() and ojs._enter_lane(-1)) then
         if not p_in_lane then

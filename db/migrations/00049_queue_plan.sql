@@ -47,10 +47,8 @@ begin
             end if;
             exit when v_stop;
         end loop;
-        if v_stop then
-            -- The queues behind have not been asked.
-            v_plan := array(select p.q from unnest(v_plan) with ordinality p(q, n) where p.q = any (v_asked) order by p.n);
-        end if;
+        -- The queues behind have not been asked.
+        v_plan := array(select p.q from unnest(v_plan) with ordinality p(q, n) where not v_stop or p.q = any (v_asked) order by p.n);
         v_line := v_line || v_plan;
         -- One that is cut with no jobs pays. Else the others would wait until it is through with its ended jobs, which may be millions.
         v_rotation := ojs._after_plan(v_rotation, v_open, v_plan || array(select v_q where p_done.cut and v_got = 0), v_ratio,

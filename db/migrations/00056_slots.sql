@@ -132,8 +132,8 @@ $$;
 -- +goose StatementEnd
 comment on function ojs._unpark(text[], text[]) is
 'Has tenants take turns again where they have room, in the queues p_first first, and notifies. About 100 rows at once, in p_first those of
-the highest priorities of the tenants that have waited for longest (ojs._freed_window). The rest comes with the next call (ojs.slot_mark.freed); until
-then decisions hand out nothing below it (ojs._freed_priority). Returns how many rows.';
+the highest priorities of the tenants that have waited for longest (ojs._freed_window). The rest comes with the next call
+(ojs.slot_mark.freed); until then decisions hand out nothing below it (ojs._freed_priority). Returns how many rows.';
 
 -- +goose StatementBegin
 create function ojs._unpark_rows(p_tenants text[], p_queues text[], p_limit int) returns text[]

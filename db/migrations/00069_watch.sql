@@ -74,7 +74,8 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._starved() is
-'Queues of pools that have jobs that could go, by pauses and limits, and gave none for longer than the rotation_interval (30 seconds where none is set).';
+'Queues of pools that have jobs that could go, by pauses and limits, and gave none for longer than the rotation_interval (30 seconds where
+none is set).';
 
 -- +goose StatementBegin
 create function ojs._overloaded() returns table (pool text, active bigint, waiting bigint)

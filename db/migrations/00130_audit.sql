@@ -63,8 +63,8 @@ select row_number() over (order by o.n), o.at, case when o.actor = session_user 
     o.kind, o.name, o.action, o.old - 'reason', o.new - 'reason', case when o.actor = session_user then o.reason end from ojs._own_audit o;
 comment on view ojs.audit_trail is
 'Who changed what in the configuration, when and why (ojs.audit): operators see everything, a tenant''s login role what is about its
-tenant, numbered by itself, and of actors and reasons its own only. old and new hold only what has changed. Changes say why where the call was given a
-reason, or the session or transaction has one: set ojs.reason = ''...''.';
+tenant, numbered by itself, and of actors and reasons its own only. old and new hold only what has changed. Changes say why where the
+call was given a reason, or the session or transaction has one: set ojs.reason = ''...''.';
 
 -- +goose StatementBegin
 create function ojs._actor() returns text
@@ -152,7 +152,7 @@ begin
     end if;
     if v_kind = 'rule' then
         v_action := ojs._rule_action(v_old, v_new);
-        v_why := case when v_action = 'paused' then v_new ->> 'reason' when v_action in ('limited', 'unlimited') then v_new ->> 'limit_reason' end;
+        v_why := v_new ->> case when v_action = 'paused' then 'reason' when v_action in ('limited', 'unlimited') then 'limit_reason' end;
     elsif v_kind = 'throttle' then
         v_why := nullif(v_new ->> 'reason', 'manual');
     elsif tg_table_name = 'suspended' then

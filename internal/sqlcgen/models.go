@@ -42,8 +42,8 @@ type OjsApiKeys struct {
 }
 
 // Who changed what in the configuration, when and why (ojs.audit): operators see everything, a tenant's login role what is about its
-// tenant, numbered by itself, and of actors and reasons its own only. old and new hold only what has changed. Changes say why where the call was given a
-// reason, or the session or transaction has one: set ojs.reason = '...'.
+// tenant, numbered by itself, and of actors and reasons its own only. old and new hold only what has changed. Changes say why where the
+// call was given a reason, or the session or transaction has one: set ojs.reason = '...'.
 type OjsAuditTrail struct {
 	N        int64           `json:"n"`
 	At       time.Time       `json:"at"`
