@@ -182,6 +182,9 @@ func TestQueues(t *testing.T) {
 		r.knowsNo("queue", "POST /queues/No/"+verb, "")
 	}
 	r.gives("POST /queues/mail/resume", "", 200, `{"queue": {"name": "mail", "paused": false, "status": "active"}, "paused": false}`)
+	r.gives("POST /queues/mail/pause", `{"reason": "on fire"}`, 200, `{"paused": true}`)
+	r.gives("GET /admin/audit?action=paused&limit=1", "", 200, `{"items": [{"name": "mail", "reason": "on fire"}]}`)
+	r.gives("POST /queues/mail/resume", `{}`, 200, `{"paused": false}`)
 	r.gives("POST /admin/queues/mail/pause", "", 200, `{"name": "mail", "state": "paused", "paused": true, "paused_at": "*"}`)
 	r.gives("POST /admin/queues/mail/resume", "", 200, `{"name": "mail", "state": "active", "paused": false, "paused_at": null}`)
 }

@@ -95,6 +95,15 @@ func (a *Admin) pauseQueue(do Switch) echo.HandlerFunc {
 		if err != nil {
 			return err
 		}
+		var req struct {
+			kit.Optional
+			Reason *string `json:"reason"`
+		}
+		if err := c.Bind(&req); err != nil {
+			return err
+		}
+		of.Reason = req.Reason
+		kit.Because(c, req.Reason)
 		rule, err := kit.Patiently(a.Kit, c, do, of)
 		if err != nil {
 			return err
