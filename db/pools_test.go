@@ -222,10 +222,14 @@ func TestSettingsOfServerPoolWorkerAndFetch(t *testing.T) {
 // A worker is in one pool.
 func TestAWorkerIsInOnePool(t *testing.T) {
 	t.Parallel()
-	service := pgtest.New(t).Service()
+	d := pgtest.New(t)
+	service := d.Service()
 	fill(t, service, "a", 9)
 	pooled(t, service, "p", `{"queues": ["b"]}`)
-	exec(t, service, "select ojs.heartbeat('w'), ojs.beat('w', p_pool => 'p')")
+	exec(t, service, "select ojs.heartbeat('w'), ojs.beat('w', p_pool => 'p'), ojs.heartbeat('shared')")
+	// Nobody names a pool for another's worker, nor while its transaction stays open, which would hold up heartbeats.
+	exec(t, connect(t, d.TenantURL("acme")), "select ojs.fetch('{a}', 1, 'shared', p_pool => 'other')")
+	expectNone(t, d.Pool, "named by a tenant", "select pool from ojs.worker where worker_id = 'shared' and pool is not null")
 	refused(t, service, "OJ409", "select ojs.beat('w', p_pool => 'other')")
 	refused(t, service, "OJ409", "select ojs.fetch('{a}', 1, 'w', p_pool => 'other')")
 	refused(t, service, "OJ422", "select ojs.fetch('{a}', 1, 'w')")

@@ -362,6 +362,32 @@ func TestManyTenantsHaveRoomAgainInOneOfTwoQueues(t *testing.T) {
 	}
 }
 
+// A queue all of whose tenants have room again, and no turns yet, is one with work, and has its part.
+func TestAQueueOfTenantsThatHaveRoomAgain(t *testing.T) {
+	t.Parallel()
+	for strategy, least := range map[string]int{"round-robin": 10, "weighted": 15} {
+		t.Run(strategy, func(t *testing.T) {
+			t.Parallel()
+			service := pgtest.New(t).Service()
+			exec(t, service, "select ojs.limit_concurrency(1, 't' || n) from generate_series(1, 300) n")
+			exec(t, service, `
+				insert into ojs.jobs (tenant_id, type, queue)
+				select 't' || n, 'x', case when n <= 20 then 'a' else 'z' end from generate_series(1, 300) n, generate_series(1, 3)`)
+			exec(t, service, "select ojs.fetch('{a}', 100)")
+			exec(t, service, "select ojs.fetch('{z}', 1000)")
+			// Those of z are freed, and wait in line, before those of a.
+			exec(t, service, "select ojs.ack_many(array(select id from ojs.job where state = 'active' and queue = 'z'))")
+			exec(t, service, "select ojs.fetch('{z}', 1)")
+			ackActive(t, service)
+			got := one[int](t, service, `select count(*) filter (where queue = 'a') from ojs.fetch('{z,a}', 30, p_strategy => $1,
+				p_weights => '{"a": 9, "z": 1}')`, pgx.QueryExecModeSimpleProtocol, strategy)
+			if got < least {
+				t.Errorf("of 30 jobs %d are of a", got)
+			}
+		})
+	}
+}
+
 // Who has room again is not forgotten behind others that have work in many queues, and no room for it any more.
 func TestNobodyIsForgottenBehindOthers(t *testing.T) {
 	t.Parallel()

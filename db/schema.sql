@@ -881,7 +881,6 @@ declare
     v_trusted boolean;
     v_good    boolean;
     v_apart   boolean;
-    v_unnamed boolean;
     v_pools   boolean;
     v_foreign boolean;
 begin
@@ -890,12 +889,10 @@ begin
         ojs._copied(f), f.counts,
         exists (select from ojs.worker w where w.apart and w.tenant_id = coalesce(p_tenant, '') and w.worker_id = any (p_worker_ids)
             and (w.resting or w.pool is distinct from coalesce(p_pool, 'default') or num_nonnulls(w.strategy, w.weights) > 0)),
-        p_pool is not null and exists (select from ojs.worker w
-            where w.pool is null and w.tenant_id = coalesce(p_tenant, '') and w.worker_id = any (p_worker_ids)),
         exists (select from ojs.pool), ojs._open_queues(p_queues),
         (select least(sum(c), 10001) from unnest(p_counts) c),
         array(select least(sum(c.jobs) over (order by c.n) - c.jobs + 1, 10001)::int from unnest(p_counts) with ordinality c(jobs, n))
-    into v_trusted, v_good, v_foreign, v_ask.counts, v_apart, v_unnamed, v_pools, v_ask.queues, v_ask.count, v_ask.starts
+    into v_trusted, v_good, v_foreign, v_ask.counts, v_apart, v_pools, v_ask.queues, v_ask.count, v_ask.starts
     from ojs._folded() f;
     if v_good is not true then
         perform ojs._check_fetch(p_queues, p_counts, p_worker_ids, p_timeouts_ms, p_max_bytes);
@@ -924,7 +921,8 @@ begin
     if v_pools and v_ask.count > 0 then
         v_ask := ojs._in_pool(v_ask, p_queues, p_pool);
     end if;
-    perform ojs._name_pool(coalesce(p_tenant, ''), p_worker_ids, p_pool) where v_unnamed and not ojs._lingers();
+    perform ojs._name_pool(coalesce(v_ask.tenant, ''), p_worker_ids, p_pool)
+    where p_pool is not null and not (v_ask.aside or ojs._lingers());
     if v_ask.queues = '{}' then
         v_ask.count := 0;
     end if;
@@ -1195,7 +1193,7 @@ CREATE FUNCTION ojs._because(p_reason text) RETURNS text
 declare
     v_before text := coalesce(current_setting('ojs.reason', true), '');
 begin
-    perform set_config('ojs.reason', p_reason, true) where p_reason is not null;
+    perform set_config('ojs.reason', p_reason, true) where p_reason <> '';
     return v_before;
 end;
 $$;
@@ -1499,7 +1497,7 @@ CREATE FUNCTION ojs._blocking(p_queues text[]) RETURNS TABLE(queue text)
     LANGUAGE sql STABLE ROWS 1
     AS $$
     select a.queue from ojs._slot_mark() s cross join lateral unnest(s.ahead) a(queue) cross join lateral ojs._turn_mark(a.queue) m
-    where exists (select from ojs.tenant_fairness f where f.parked and f.queue = any (p_queues))
+    where exists (select from ojs.tenant_fairness f where f.parked and not f.ready and f.queue = any (p_queues))
       and a.queue <> all (p_queues) and exists (
         select from ojs.turn t where t.queue = a.queue and t.n >= case when m.held > 0 then 0 else m.lo end and exists (
             select from ojs.tenant_fairness f
@@ -4786,7 +4784,8 @@ begin
     -- Who is parked has jobs, and its row says where they begin.
     update ojs.level l set rev = l.rev + 1, used_at = p_now
     from (select l.ctid as spot from ojs.level l where l.tenants = 0 and l.used_at < v_before
-        and exists (select from ojs.tenant_fairness f where f.queue = l.queue and f.priority = l.priority and f.parked) limit c_rows) p
+        and exists (select from ojs.tenant_fairness f
+            where f.queue = l.queue and f.priority = l.priority and f.parked and not f.ready) limit c_rows) p
     where l.ctid = p.spot;
     delete from ojs.rotation r using (select r.ctid as spot from ojs.rotation r where r.used_at < v_before limit c_rows) o
     where r.ctid = o.spot;
@@ -4794,7 +4793,8 @@ begin
         select l.* from ojs.level l
         -- Whoever has hold of a job decided ahead may let go of it, and its tenant then gets its time back.
         where l.tenants = 0 and l.used_at < v_before and not exists (select from ojs.turn t where t.queue = l.queue)
-          and not exists (select from ojs.tenant_fairness f where f.queue = l.queue and f.priority = l.priority and f.parked)
+          and not exists (select from ojs.tenant_fairness f
+            where f.queue = l.queue and f.priority = l.priority and f.parked and not f.ready)
         order by l.used_at limit c_levels
     loop
         v_rows := ojs._forget_level(v_level, c_rows - v_sum);
@@ -5338,7 +5338,10 @@ begin
         left join ojs.pool p on p.id = r.pool
         left join ojs.pool a on a.name = '*'
         cross join lateral unnest(r.queues, r.owed, r.served) with ordinality q(queue, owed, served, n)
-        where q.queue <> p_queue and cardinality(ojs._with_work(ojs._open_queues(array[q.queue]))) = 1
+        -- Lists that nobody asks for any more say nothing.
+        where r.used_at > ojs.now() - interval '1 minute' and q.queue <> p_queue
+            and cardinality(ojs._with_work(ojs._open_queues(array[q.queue]), null)) = 1
+            and (select x.jobs from ojs._room(q.queue, '') x) is distinct from 0
             and (q.owed >= 1 and coalesce(a.min_dispatch_ratio, p.min_dispatch_ratio) is not null
                 or q.served <= ojs.now() - coalesce(a.rotation_interval, p.rotation_interval))
         group by 1, 2
@@ -6017,7 +6020,7 @@ CREATE FUNCTION ojs._joining(p_queue text, p_from integer, p_to integer, p_low n
             cross join lateral (select t.* from ojs.turn t where t.queue = p_queue and t.n >= m.lo) t
             union all
             (select f.tenant_id, f.priority, f.job_priority, false from ojs.tenant_fairness f
-            where f.parked and f.queue = p_queue and f.priority between p_from and p_to limit 1000)
+            where f.parked and not f.ready and f.queue = p_queue and f.priority between p_from and p_to limit 1000)
         ) u
         where u.priority between p_from and p_to
         group by u.tenant_id, u.priority, u.job_priority
@@ -7334,6 +7337,9 @@ CREATE FUNCTION ojs._name_pool(p_tenant text, p_worker_ids text[], p_pool text) 
     LANGUAGE plpgsql
     AS $$
 begin
+    if not exists (select from ojs.worker w where w.tenant_id = p_tenant and w.worker_id = any (p_worker_ids) and w.pool is null) then
+        return;
+    end if;
     -- A heartbeat that has the row in its hands is not waited for: the next FETCH names the pool again.
     update ojs.worker w set pool = p_pool
     from (select w.tenant_id, w.worker_id from ojs.worker w
@@ -10155,11 +10161,11 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._rotate(p_rotation ojs.rotation, p_now numeric) RETURNS void
+CREATE FUNCTION ojs._rotate(p_rotation ojs.rotation, p_now numeric, p_freed text[]) RETURNS void
     LANGUAGE plpgsql
     AS $$
 declare
-    v_working int[] := ojs._with_work(p_rotation.queues);
+    v_working int[] := ojs._with_work(p_rotation.queues, p_freed);
     -- A queue without work begins anew: it keeps no credit.
     v_times   numeric[] := array(select case when t.q = any (v_working) then t.due else greatest(t.due, p_now + t.lead) end - p_now
         from unnest(p_rotation.times, ojs._queue_leads(p_rotation.weights)) with ordinality t(due, lead, q) order by t.q);
@@ -10390,7 +10396,9 @@ begin
         p_done.cut := p_done.bytes >= v_bytes or clock_timestamp() > v_until;
         exit when p_done.cut;
         v_before := cardinality(p_done.ids);
-        v_rows := ojs._unpark('{}', p_ask.queues);
+        -- First the queue that serving stopped at, or nothing would be handed out until all are back.
+        v_rows := ojs._unpark('{}', coalesce((select array[q.queue] from unnest(p_ask.queues) with ordinality q(queue, n)
+            where ojs._turns_to_come(p_ask, q.queue) order by q.n limit 1), p_ask.queues));
         p_ask.freed := ojs._freed(p_ask.queues, p_ask.tenants, p_ask.but);
         p_ask.max_bytes := v_bytes - p_done.bytes;
         p_done := ojs._with(p_done, ojs._serve_queues(p_ask, p_count - v_before, ojs._nothing()));
@@ -10412,13 +10420,12 @@ declare
     v_most     int := least(p_count, 20000 / cardinality(p_ask.queues));
     v_weights  int[] := ojs._queue_weights(p_ask);
     v_rotation ojs.rotation := ojs._rotation(p_ask, v_weights);
-    v_open     int[] := ojs._with_work(p_ask.queues);
+    v_open     int[] := ojs._with_work(p_ask.queues, p_ask.freed);
     v_ratio    numeric := least(coalesce(p_ask.ratio, 0), 1::numeric / cardinality(p_ask.queues));
     v_depths   bigint[] := case when p_ask.strategy = 'least-loaded' then ojs._depths(p_ask.queues) end;
     v_plan     int[];
     v_from     int[] := '{}';
     v_line     int[] := '{}';
-    v_before   int;
     v_got      int;
     v_asked    int[];
     v_short    int[];
@@ -10434,9 +10441,8 @@ begin
         for v_q, v_want in
             select p.q, count(*) from unnest(v_plan) with ordinality p(q, n) group by p.q order by min(p.n)
         loop
-            v_before := cardinality(p_done.ids);
-            p_done := ojs._serve_queue(p_ask.queues[v_q], v_before + v_want, p_ask, p_done);
-            v_got := cardinality(p_done.ids) - v_before;
+            p_done := ojs._serve_queue(p_ask.queues[v_q], cardinality(v_from) + v_want, p_ask, p_done);
+            v_got := cardinality(p_done.ids) - cardinality(v_from);
             v_from := v_from || array_fill(v_q, array[v_got]);
             v_asked := v_asked || v_q;
             v_stop := p_done.cut or v_got < v_want and ojs._turns_to_come(p_ask, p_ask.queues[v_q]);
@@ -10458,7 +10464,8 @@ begin
     end loop;
     if v_line <> '{}' or p_done.cut then
         p_done := ojs._in_line(p_done, v_from, v_line);
-        perform ojs._rotate(v_rotation, coalesce((select min(v_rotation.times[o]) from unnest(ojs._with_work(p_ask.queues)) o), 0));
+        perform ojs._rotate(v_rotation, coalesce((select min(v_rotation.times[o])
+            from unnest(ojs._with_work(p_ask.queues, p_ask.freed)) o), 0), p_ask.freed);
     end if;
     p_done.cut := p_done.cut or v_most < p_count and cardinality(p_done.ids) = v_most;
     return p_done;
@@ -10549,7 +10556,7 @@ declare
     v_weights  int[] := ojs._queue_weights(p_ask);
     v_rotation ojs.rotation := ojs._rotation(p_ask, v_weights);
     v_times    numeric[] := v_rotation.times;
-    v_open     int[] := ojs._with_work(p_ask.queues);
+    v_open     int[] := ojs._with_work(p_ask.queues, p_ask.freed);
     v_tags     numeric[] := '{}';
     v_from     int[] := '{}';
     v_short    int[] := '{}';
@@ -10593,7 +10600,7 @@ begin
     end if;
     if v_tags <> '{}' or p_done.cut then
         v_rotation.times := v_times;
-        perform ojs._rotate(v_rotation, v_now);
+        perform ojs._rotate(v_rotation, v_now, p_ask.freed);
     end if;
     return p_done;
 end;
@@ -12402,8 +12409,8 @@ begin
         -- Taking back what was decided ahead has come here, too, and may have brought more, or given room to one that had none before.
         select * into v_now from ojs._slot_mark();
         if v_now.rev <> v_mark.rev then
-            v_line := v_line || array(select f from unnest(v_now.freed) f where f <> all (v_line)
-                and (f <> all (v_mark.freed) or (select r.jobs from ojs._room('', f) r) is distinct from 0));
+            v_line := v_line || array(select f.t from (select unnest(v_now.freed) except select unnest(v_line)) f(t)
+                where (select r.jobs from ojs._room('', f.t) r) is distinct from 0);
         end if;
     end if;
     update ojs.slot_mark m set rev = m.rev + 1, freed = v_line
@@ -12913,12 +12920,12 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._with_work(p_queues text[]) RETURNS integer[]
+CREATE FUNCTION ojs._with_work(p_queues text[], p_freed text[]) RETURNS integer[]
     LANGUAGE plpgsql STABLE
     AS $$
 begin
     return array(select q.n::int from unnest(p_queues) with ordinality q(queue, n) cross join lateral ojs._backlog(q.queue) b
-        where b.priorities <> '{}' order by q.n);
+        where b.priorities <> '{}' or p_freed <> '{}' and ojs._freed_priority(p_freed, q.queue) is not null order by q.n);
 end;
 $$;
 
@@ -17870,7 +17877,7 @@ CREATE VIEW ojs.tenant_shares WITH (security_invoker='true') AS
         )
  SELECT w.tenant_id,
     w.weight,
-    i.share AS ideal_share,
+    round(i.share, 4) AS ideal_share,
     s.jobs_1m AS dispatched_1m,
     round(((s.jobs_1m)::numeric / (NULLIF(t.jobs_1m, 0))::numeric), 4) AS share_1m,
     round(((i.share * (t.jobs_1m)::numeric) - (s.jobs_1m)::numeric), 1) AS lag_1m,
@@ -17888,9 +17895,9 @@ CREATE VIEW ojs.tenant_shares WITH (security_invoker='true') AS
    FROM ((((work w
      CROSS JOIN LATERAL ( SELECT
                 CASE
-                    WHEN w.works THEN round((w.weight / ( SELECT sum(o.weight) AS sum
+                    WHEN w.works THEN (w.weight / ( SELECT sum(o.weight) AS sum
                        FROM work o
-                      WHERE o.works)), 4)
+                      WHERE o.works))
                     ELSE NULL::numeric
                 END AS share) i)
      CROSS JOIN total t)
@@ -18302,7 +18309,7 @@ CREATE INDEX shard_queue_idx ON ojs.shard USING btree (queue, created_at);
 
 CREATE INDEX tenant_fairness_parked_idx ON ojs.tenant_fairness USING btree (tenant_id, queue, priority) WHERE parked;
 
-CREATE INDEX tenant_fairness_parked_queue_idx ON ojs.tenant_fairness USING btree (queue, priority) WHERE parked;
+CREATE INDEX tenant_fairness_parked_queue_idx ON ojs.tenant_fairness USING btree (queue, priority) WHERE (parked AND (NOT ready));
 
 CREATE INDEX tenant_fairness_ring_idx ON ojs.tenant_fairness USING btree (queue, priority, vtime) WHERE ready;
 

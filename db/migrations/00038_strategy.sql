@@ -87,7 +87,7 @@ declare
     v_weights  int[] := ojs._queue_weights(p_ask);
     v_rotation ojs.rotation := ojs._rotation(p_ask, v_weights);
     v_times    numeric[] := v_rotation.times;
-    v_open     int[] := ojs._with_work(p_ask.queues);
+    v_open     int[] := ojs._with_work(p_ask.queues, p_ask.freed);
     v_tags     numeric[] := '{}';
     v_from     int[] := '{}';
     v_short    int[] := '{}';
@@ -131,7 +131,7 @@ begin
     end if;
     if v_tags <> '{}' or p_done.cut then
         v_rotation.times := v_times;
-        perform ojs._rotate(v_rotation, v_now);
+        perform ojs._rotate(v_rotation, v_now, p_ask.freed);
     end if;
     return p_done;
 end;
@@ -143,16 +143,17 @@ the first one listed, and in the order in which it is due. Goes on where the las
 it is cut for the bytes, the queues whose turn did not come are first next time.';
 
 -- +goose StatementBegin
-create function ojs._with_work(p_queues text[]) returns int[]
+create function ojs._with_work(p_queues text[], p_freed text[]) returns int[]
 language plpgsql stable
 as $$
 begin
     return array(select q.n::int from unnest(p_queues) with ordinality q(queue, n) cross join lateral ojs._backlog(q.queue) b
-        where b.priorities <> '{}' order by q.n);
+        where b.priorities <> '{}' or p_freed <> '{}' and ojs._freed_priority(p_freed, q.queue) is not null order by q.n);
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._with_work(text[]) is 'Which of the queues have work, by their numbers from 1.';
+comment on function ojs._with_work(text[], text[]) is
+'Which of the queues have work, by their numbers from 1. p_freed: tenants that have room again and not all their turns yet.';
 
 -- +goose StatementBegin
 create function ojs._queue_weights(p_ask ojs.ask) returns int[]
@@ -226,11 +227,11 @@ comment on function ojs._rotation(ojs.ask, int[]) is
 'Where the round over the queues of a FETCH stands: of its pool, with these weights. rev is null: it begins.';
 
 -- +goose StatementBegin
-create function ojs._rotate(p_rotation ojs.rotation, p_now numeric) returns void
+create function ojs._rotate(p_rotation ojs.rotation, p_now numeric, p_freed text[]) returns void
 language plpgsql
 as $$
 declare
-    v_working int[] := ojs._with_work(p_rotation.queues);
+    v_working int[] := ojs._with_work(p_rotation.queues, p_freed);
     -- A queue without work begins anew: it keeps no credit.
     v_times   numeric[] := array(select case when t.q = any (v_working) then t.due else greatest(t.due, p_now + t.lead) end - p_now
         from unnest(p_rotation.times, ojs._queue_leads(p_rotation.weights)) with ordinality t(due, lead, q) order by t.q);
@@ -245,6 +246,6 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._rotate(ojs.rotation, numeric) is
-'Keeps where the round over some queues stands. p_now: when the last job was due.';
+comment on function ojs._rotate(ojs.rotation, numeric, text[]) is
+'Keeps where the round over some queues stands. p_now: when the last job was due. p_freed: as for ojs._with_work.';
 reset role;

@@ -65,7 +65,9 @@ begin
         p_done.cut := p_done.bytes >= v_bytes or clock_timestamp() > v_until;
         exit when p_done.cut;
         v_before := cardinality(p_done.ids);
-        v_rows := ojs._unpark('{}', p_ask.queues);
+        -- First the queue that serving stopped at, or nothing would be handed out until all are back.
+        v_rows := ojs._unpark('{}', coalesce((select array[q.queue] from unnest(p_ask.queues) with ordinality q(queue, n)
+            where ojs._turns_to_come(p_ask, q.queue) order by q.n limit 1), p_ask.queues));
         p_ask.freed := ojs._freed(p_ask.queues, p_ask.tenants, p_ask.but);
         p_ask.max_bytes := v_bytes - p_done.bytes;
         p_done := ojs._with(p_done, ojs._serve_queues(p_ask, p_count - v_before, ojs._nothing()));

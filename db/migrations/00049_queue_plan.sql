@@ -13,13 +13,12 @@ declare
     v_most     int := least(p_count, 20000 / cardinality(p_ask.queues));
     v_weights  int[] := ojs._queue_weights(p_ask);
     v_rotation ojs.rotation := ojs._rotation(p_ask, v_weights);
-    v_open     int[] := ojs._with_work(p_ask.queues);
+    v_open     int[] := ojs._with_work(p_ask.queues, p_ask.freed);
     v_ratio    numeric := least(coalesce(p_ask.ratio, 0), 1::numeric / cardinality(p_ask.queues));
     v_depths   bigint[] := case when p_ask.strategy = 'least-loaded' then ojs._depths(p_ask.queues) end;
     v_plan     int[];
     v_from     int[] := '{}';
     v_line     int[] := '{}';
-    v_before   int;
     v_got      int;
     v_asked    int[];
     v_short    int[];
@@ -35,9 +34,8 @@ begin
         for v_q, v_want in
             select p.q, count(*) from unnest(v_plan) with ordinality p(q, n) group by p.q order by min(p.n)
         loop
-            v_before := cardinality(p_done.ids);
-            p_done := ojs._serve_queue(p_ask.queues[v_q], v_before + v_want, p_ask, p_done);
-            v_got := cardinality(p_done.ids) - v_before;
+            p_done := ojs._serve_queue(p_ask.queues[v_q], cardinality(v_from) + v_want, p_ask, p_done);
+            v_got := cardinality(p_done.ids) - cardinality(v_from);
             v_from := v_from || array_fill(v_q, array[v_got]);
             v_asked := v_asked || v_q;
             v_stop := p_done.cut or v_got < v_want and ojs._turns_to_come(p_ask, p_ask.queues[v_q]);
@@ -59,7 +57,8 @@ begin
     end loop;
     if v_line <> '{}' or p_done.cut then
         p_done := ojs._in_line(p_done, v_from, v_line);
-        perform ojs._rotate(v_rotation, coalesce((select min(v_rotation.times[o]) from unnest(ojs._with_work(p_ask.queues)) o), 0));
+        perform ojs._rotate(v_rotation, coalesce((select min(v_rotation.times[o])
+            from unnest(ojs._with_work(p_ask.queues, p_ask.freed)) o), 0), p_ask.freed);
     end if;
     p_done.cut := p_done.cut or v_most < p_count and cardinality(p_done.ids) = v_most;
     return p_done;

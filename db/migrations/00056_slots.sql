@@ -120,8 +120,8 @@ begin
         -- Taking back what was decided ahead has come here, too, and may have brought more, or given room to one that had none before.
         select * into v_now from ojs._slot_mark();
         if v_now.rev <> v_mark.rev then
-            v_line := v_line || array(select f from unnest(v_now.freed) f where f <> all (v_line)
-                and (f <> all (v_mark.freed) or (select r.jobs from ojs._room('', f) r) is distinct from 0));
+            v_line := v_line || array(select f.t from (select unnest(v_now.freed) except select unnest(v_line)) f(t)
+                where (select r.jobs from ojs._room('', f.t) r) is distinct from 0);
         end if;
     end if;
     update ojs.slot_mark m set rev = m.rev + 1, freed = v_line

@@ -180,7 +180,7 @@ create function ojs._blocking(p_queues text[]) returns table (queue text)
 language sql stable rows 1
 as $$
     select a.queue from ojs._slot_mark() s cross join lateral unnest(s.ahead) a(queue) cross join lateral ojs._turn_mark(a.queue) m
-    where exists (select from ojs.tenant_fairness f where f.parked and f.queue = any (p_queues))
+    where exists (select from ojs.tenant_fairness f where f.parked and not f.ready and f.queue = any (p_queues))
       and a.queue <> all (p_queues) and exists (
         select from ojs.turn t where t.queue = a.queue and t.n >= case when m.held > 0 then 0 else m.lo end and exists (
             select from ojs.tenant_fairness f

@@ -60,6 +60,9 @@ create function ojs._name_pool(p_tenant text, p_worker_ids text[], p_pool text) 
 language plpgsql
 as $$
 begin
+    if not exists (select from ojs.worker w where w.tenant_id = p_tenant and w.worker_id = any (p_worker_ids) and w.pool is null) then
+        return;
+    end if;
     -- A heartbeat that has the row in its hands is not waited for: the next FETCH names the pool again.
     update ojs.worker w set pool = p_pool
     from (select w.tenant_id, w.worker_id from ojs.worker w
@@ -69,7 +72,8 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._name_pool(text, text[], text) is
-'Puts workers that are registered, or send heartbeats, and have named no pool yet into the one that their FETCH names.';
+'Puts workers that are registered, or send heartbeats, and have named no pool yet into the one that their FETCH names. Not for callers who
+may stay in their transaction: they would hold up heartbeats.';
 
 -- +goose StatementBegin
 create function ojs._isolated_from(p_pool text, p_queue text) returns boolean

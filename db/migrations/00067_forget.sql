@@ -26,7 +26,8 @@ begin
     -- Who is parked has jobs, and its row says where they begin.
     update ojs.level l set rev = l.rev + 1, used_at = p_now
     from (select l.ctid as spot from ojs.level l where l.tenants = 0 and l.used_at < v_before
-        and exists (select from ojs.tenant_fairness f where f.queue = l.queue and f.priority = l.priority and f.parked) limit c_rows) p
+        and exists (select from ojs.tenant_fairness f
+            where f.queue = l.queue and f.priority = l.priority and f.parked and not f.ready) limit c_rows) p
     where l.ctid = p.spot;
     delete from ojs.rotation r using (select r.ctid as spot from ojs.rotation r where r.used_at < v_before limit c_rows) o
     where r.ctid = o.spot;
@@ -34,7 +35,8 @@ begin
         select l.* from ojs.level l
         -- Whoever has hold of a job decided ahead may let go of it, and its tenant then gets its time back.
         where l.tenants = 0 and l.used_at < v_before and not exists (select from ojs.turn t where t.queue = l.queue)
-          and not exists (select from ojs.tenant_fairness f where f.queue = l.queue and f.priority = l.priority and f.parked)
+          and not exists (select from ojs.tenant_fairness f
+            where f.queue = l.queue and f.priority = l.priority and f.parked and not f.ready)
         order by l.used_at limit c_levels
     loop
         v_rows := ojs._forget_level(v_level, c_rows - v_sum);

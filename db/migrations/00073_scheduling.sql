@@ -152,7 +152,7 @@ with lately as materialized (
     left join ojs.tenant t on t.tenant_id = n.tenant_id
     cross join ojs._usual_weight w
 )
-select w.tenant_id, w.weight, i.share as ideal_share,
+select w.tenant_id, w.weight, round(i.share, 4) as ideal_share,
     s.jobs_1m as dispatched_1m, round(s.jobs_1m / nullif(t.jobs_1m, 0)::numeric, 4) as share_1m,
     round(i.share * t.jobs_1m - s.jobs_1m, 1) as lag_1m, s.waited_1m / nullif(s.jobs_1m, 0) * interval '1 second' as avg_wait_1m,
     s.jobs_5m as dispatched_5m, round(s.jobs_5m / nullif(t.jobs_5m, 0)::numeric, 4) as share_5m,
@@ -161,7 +161,7 @@ select w.tenant_id, w.weight, i.share as ideal_share,
     round(i.share * t.jobs_1h - s.jobs_1h, 1) as lag_1h, s.waited_1h / nullif(s.jobs_1h, 0) * interval '1 second' as avg_wait_1h,
     w.available, w.active
 from work w
-cross join lateral (select case when w.works then round(w.weight / (select sum(o.weight) from work o where o.works), 4) end as share) i
+cross join lateral (select case when w.works then w.weight / (select sum(o.weight) from work o where o.works) end as share) i
 cross join total t
 left join lately l on l.name = w.tenant_id
 cross join lateral ojs._pace('tenant', w.tenant_id, l.sums)

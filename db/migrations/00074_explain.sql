@@ -218,7 +218,10 @@ begin
         left join ojs.pool p on p.id = r.pool
         left join ojs.pool a on a.name = '*'
         cross join lateral unnest(r.queues, r.owed, r.served) with ordinality q(queue, owed, served, n)
-        where q.queue <> p_queue and cardinality(ojs._with_work(ojs._open_queues(array[q.queue]))) = 1
+        -- Lists that nobody asks for any more say nothing.
+        where r.used_at > ojs.now() - interval '1 minute' and q.queue <> p_queue
+            and cardinality(ojs._with_work(ojs._open_queues(array[q.queue]), null)) = 1
+            and (select x.jobs from ojs._room(q.queue, '') x) is distinct from 0
             and (q.owed >= 1 and coalesce(a.min_dispatch_ratio, p.min_dispatch_ratio) is not null
                 or q.served <= ojs.now() - coalesce(a.rotation_interval, p.rotation_interval))
         group by 1, 2

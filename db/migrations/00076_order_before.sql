@@ -210,7 +210,7 @@ as $$
             cross join lateral (select t.* from ojs.turn t where t.queue = p_queue and t.n >= m.lo) t
             union all
             (select f.tenant_id, f.priority, f.job_priority, false from ojs.tenant_fairness f
-            where f.parked and f.queue = p_queue and f.priority between p_from and p_to limit 1000)
+            where f.parked and not f.ready and f.queue = p_queue and f.priority between p_from and p_to limit 1000)
         ) u
         where u.priority between p_from and p_to
         group by u.tenant_id, u.priority, u.job_priority

@@ -85,7 +85,7 @@ as $$
 declare
     v_before text := coalesce(current_setting('ojs.reason', true), '');
 begin
-    perform set_config('ojs.reason', p_reason, true) where p_reason is not null;
+    perform set_config('ojs.reason', p_reason, true) where p_reason <> '';
     return v_before;
 end;
 $$;
