@@ -120,11 +120,12 @@ its transaction commits. Callers of one queue take from what one of them has dec
 priority, a pause, a weight or a tenant that comes acts on the next call all the same. Fewer than asked: no eligible job had committed
 before the call began, other than one that somebody had locked when its turn came (the tick has it looked at again after a second), or the
 jobs have 16 MiB, or 20000 rows of ended jobs lay in the way, or thousands of statements had committed since the last decision (the next
-call goes on behind them), or the pool is at its max_concurrency, or a least-loaded worker has no room for more, or these are 20000 / n of n
-queues that are least-loaded or have a min_dispatch_ratio. A caller may stay in its transaction: others then go on within a second, by what
-their tenants are owed as far as is known, and the session is ended when it idles for 10 seconds while it keeps decisions waiting. The login
-of a tenant with a max_concurrency cannot fetch (ojs.limit_concurrency). Needs read committed. Raises invalid_request, unsupported,
-TENANT_ACCESS_DENIED; backend_unavailable after a logical restore until ojs.rebuild.';
+call goes on behind them), or the pool is at its max_concurrency, or a least-loaded worker has no room for more, or hundreds of tenants had
+room again at once (the next call goes on), or these are 20000 / n of n queues that are least-loaded or have a min_dispatch_ratio. A caller
+may stay in its transaction: others then go on within a second, by what their tenants are owed as far as is known, and the session is ended
+when it idles for 10 seconds while it keeps decisions waiting. The login of a tenant with a max_concurrency cannot fetch
+(ojs.limit_concurrency). Needs read committed. Raises invalid_request, unsupported, TENANT_ACCESS_DENIED; backend_unavailable after a
+logical restore until ojs.rebuild.';
 
 -- An error shows the statement that it comes from; so the columns are listed here and not where fetch_many is called.
 -- +goose StatementBegin
