@@ -236,6 +236,16 @@ func TestEachChangeHasItsOwnReason(t *testing.T) {
 		[]string{"max_concurrency slower"}) {
 		t.Errorf("the limit is %q", got)
 	}
+	// Where there was none before, there is none behind.
+	tx = begin(t, d.Operator())
+	exec(t, tx, `select ojs.configure_limits('yy', '{"max_queue_depth": 5}', p_reason => 'depth')`)
+	exec(t, tx, "select ojs.set_tier('yy', 'gold', 'contract')")
+	exec(t, tx, "select ojs.configure_tenant('yy', 7)")
+	commit(t, tx)
+	if got := lines(t, d.Operator(), "select new, reason from ojs.audit_trail order by n desc limit 1"); !slices.Equal(got,
+		[]string{"map[weight:7] -"}) {
+		t.Errorf("behind a call with a reason the last change has %q", got)
+	}
 	expectNone(t, connect(t, d.TenantURL("zz")), "reasons of others",
 		"select kind, reason, new from ojs.audit_trail where reason is not null or new ? 'reason'")
 }

@@ -13436,7 +13436,7 @@ begin
     if v_limits ? 'max_concurrency' then
         perform ojs.limit_concurrency((v_limits #>> '{max_concurrency,limit}')::int, p_tenant, v_queue, p_reason);
     end if;
-    perform ojs._because(v_before);
+    perform set_config('ojs.reason', v_before, true);
     return query select l.* from ojs.limits l where l.tenant_id = p_tenant and l.queue = coalesce(v_queue, '') order by l.resource;
 end;
 $$;
@@ -13681,7 +13681,7 @@ begin
     perform ojs._alone_with_queues();
     select * into v_old from ojs.tier r where r.name = p_tier;
     if v_fields is null then
-        perform ojs._remove_tier(v_old, p_tier, p_reason, p_confirm), ojs._because(v_before);
+        perform ojs._remove_tier(v_old, p_tier, p_reason, p_confirm), set_config('ojs.reason', v_before, true);
         return;
     end if;
     insert into ojs.tier as r (name, config, fields, reason) values (p_tier, p_config, v_fields, left(p_reason, 1000))
@@ -13698,7 +13698,7 @@ begin
     end if;
     perform ojs._fit_tenants(array(select t.tenant_id from ojs.tenant_tier t where t.tier = p_tier and t.due is not null limit 20), true),
         ojs._wake_clocks();
-    perform ojs._because(v_before);
+    perform set_config('ojs.reason', v_before, true);
     return query select r.* from ojs.tiers r where r.name = p_tier;
 end;
 $$;
@@ -15845,7 +15845,7 @@ begin
     perform ojs._alone_with_queues();
     perform ojs._give_tier(p_tenant, p_tier, p_reason);
     perform ojs._fit_tenants(array[p_tenant], true) where p_tier is not null;
-    perform ojs._because(v_before);
+    perform set_config('ojs.reason', v_before, true);
     return query select t.* from ojs.tenant t where t.tenant_id = p_tenant;
 end;
 $$;

@@ -93,7 +93,7 @@ begin
     if v_limits ? 'max_concurrency' then
         perform ojs.limit_concurrency((v_limits #>> '{max_concurrency,limit}')::int, p_tenant, v_queue, p_reason);
     end if;
-    perform ojs._because(v_before);
+    perform set_config('ojs.reason', v_before, true);
     return query select l.* from ojs.limits l where l.tenant_id = p_tenant and l.queue = coalesce(v_queue, '') order by l.resource;
 end;
 $$;

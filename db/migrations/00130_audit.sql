@@ -91,8 +91,8 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._because(text) is
-'Gives the changes that follow a reason (null: the one there is), and returns the one before, to be given back at the end: what else the
-transaction changes has another.';
+'Gives the changes that follow a reason (null or empty: the one there is), and returns the one before, for ojs.reason to be set back to at
+the end: what else the transaction changes has another.';
 
 -- +goose StatementBegin
 create function ojs._audit(
