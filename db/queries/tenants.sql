@@ -10,7 +10,8 @@ order by a.n desc limit @max_rows::int;
 
 -- name: OwnAuditTrail :many
 -- What a tenant may read of it: numbered by itself, since the numbers of all would tell what becomes of others.
-select a.nth::bigint as n, a.at, a.actor, a.tenant_id, a.kind, a.name, a.action, a.old, a.new, a.reason
+select a.nth::bigint as n, a.at, a.actor, a.tenant_id, a.kind, a.name, a.action, (a.old - 'reason')::jsonb as old,
+    (a.new - 'reason')::jsonb as new, a.reason
 from (select t.*, row_number() over (order by t.n) as nth from ojs.audit_trail t where t.tenant_id = @tenant::text) a
 where (sqlc.narg('before')::bigint is null or a.nth < sqlc.narg('before')::bigint)
     and (sqlc.narg('action')::text is null or a.action = sqlc.narg('action')::text)

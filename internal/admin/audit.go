@@ -70,7 +70,7 @@ func (a *Admin) listAudit(c echo.Context) error {
 	return c.JSON(http.StatusOK, listed("audit", rows, page))
 }
 
-// auditTrail is one page. Who else acts is no tenant's business, nor is how often: its rows have numbers of its own.
+// auditTrail is one page. Who else acts, and why, is no tenant's business, nor is how often: its rows have numbers of its own.
 func (a *Admin) auditTrail(c echo.Context, params sqlcgen.AuditTrailParams) ([]sqlcgen.OjsAuditTrail, error) {
 	if kit.Scope(c) == nil {
 		return a.SQL.AuditTrail(a.Context(c), params)
@@ -83,9 +83,12 @@ func (a *Admin) auditTrail(c echo.Context, params sqlcgen.AuditTrailParams) ([]s
 	}
 	rows := make([]sqlcgen.OjsAuditTrail, len(own))
 	for i := range own {
-		rows[i] = sqlcgen.OjsAuditTrail(own[i])
-		if rows[i].Actor != kit.Actor(c) {
-			rows[i].Actor = ""
+		o := &own[i]
+		rows[i] = sqlcgen.OjsAuditTrail{
+			N: o.N, At: o.At, TenantID: o.TenantID, Kind: o.Kind, Name: o.Name, Action: o.Action, Old: o.Old, New: o.New,
+		}
+		if o.Actor == kit.Actor(c) {
+			rows[i].Actor, rows[i].Reason = o.Actor, o.Reason
 		}
 	}
 	return rows, nil

@@ -1,6 +1,9 @@
 package admin
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 // Multi-tenancy section 9.3, the document as printed: a limit is lowered, and why stands in the audit trail.
 func TestMT93TheReasonIsKept(t *testing.T) {
@@ -42,6 +45,12 @@ func TestAudit(t *testing.T) {
 	r.as("acme").gives("GET /admin/audit", "", 200, `{"items": [{"n": 2, "new": {"weight": 3}}, {"n": 1, "new": {"weight": 2}}]}`)
 	r.as("acme").gives("GET /admin/audit?limit=1", "", 200, `{"items": [{"n": 2}], "pagination": {"next_cursor": "2"}}`)
 	r.as("acme").gives("GET /admin/audit?limit=1&cursor=2", "", 200, `{"items": [{"n": 1}]}`)
+	// But not why others did it.
+	r.sql("select ojs.throttle('acme', 'flood')")
+	if _, got := r.as("acme").send("GET /admin/audit", ""); !strings.Contains(got, `"throttle"`) || strings.Contains(got, "flood") ||
+		strings.Contains(got, "upgrade") {
+		t.Errorf("a tenant reads others' reasons: %s", got)
+	}
 	r.as("initech").gives("GET /admin/audit", "", 200, `{"items": []}`)
 	r.as("acme").knowsNo("tenant", "GET /admin/audit?tenant=globex", "")
 }

@@ -7,7 +7,6 @@ package sqlcgen
 
 import (
 	"context"
-	"encoding/json"
 	"time"
 )
 
@@ -385,7 +384,8 @@ func (q *Queries) LiveJobs(ctx context.Context, arg LiveJobsParams) (int64, erro
 }
 
 const ownAuditTrail = `-- name: OwnAuditTrail :many
-select a.nth::bigint as n, a.at, a.actor, a.tenant_id, a.kind, a.name, a.action, a.old, a.new, a.reason
+select a.nth::bigint as n, a.at, a.actor, a.tenant_id, a.kind, a.name, a.action, (a.old - 'reason')::jsonb as old,
+    (a.new - 'reason')::jsonb as new, a.reason
 from (select t.n, t.at, t.actor, t.tenant_id, t.kind, t.name, t.action, t.old, t.new, t.reason, row_number() over (order by t.n) as nth from ojs.audit_trail t where t.tenant_id = $1::text) a
 where ($2::bigint is null or a.nth < $2::bigint)
     and ($3::text is null or a.action = $3::text)
@@ -400,16 +400,16 @@ type OwnAuditTrailParams struct {
 }
 
 type OwnAuditTrailRow struct {
-	N        int64           `json:"n"`
-	At       time.Time       `json:"at"`
-	Actor    string          `json:"actor"`
-	TenantID *string         `json:"tenant_id,omitempty"`
-	Kind     string          `json:"kind"`
-	Name     *string         `json:"name,omitempty"`
-	Action   string          `json:"action"`
-	Old      json.RawMessage `json:"old,omitempty"`
-	New      json.RawMessage `json:"new,omitempty"`
-	Reason   *string         `json:"reason,omitempty"`
+	N        int64     `json:"n"`
+	At       time.Time `json:"at"`
+	Actor    string    `json:"actor"`
+	TenantID *string   `json:"tenant_id,omitempty"`
+	Kind     string    `json:"kind"`
+	Name     *string   `json:"name,omitempty"`
+	Action   string    `json:"action"`
+	Old      []byte    `json:"old"`
+	New      []byte    `json:"new"`
+	Reason   *string   `json:"reason,omitempty"`
 }
 
 // What a tenant may read of it: numbered by itself, since the numbers of all would tell what becomes of others.
