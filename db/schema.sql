@@ -5046,8 +5046,7 @@ begin
     else
         select r.fields into v_fields from ojs.tier r where r.name = p_tier;
         if v_fields is null then
-            perform ojs._raise('OJ404', format('tier %s does not exist', left(p_tier, 128)), '{"field": "tier"}',
-                'Check the name; the list of tiers shows those that there are.');
+            perform ojs._no_such('tier', left(p_tier, 128));
         end if;
         insert into ojs.tenant_tier as t (tenant_id, tier, due) values (p_tenant, p_tier, v_fields)
         on conflict (tenant_id) do update set tier = excluded.tier, due = excluded.due;
@@ -7513,6 +7512,15 @@ CREATE FUNCTION ojs._no_jobs(p_ask ojs.ask, p_cut boolean) RETURNS SETOF ojs._ha
     select h.* from jsonb_populate_record(null::ojs._handed, '{"request": 0}') h where p_cut
 $$;
 
+CREATE FUNCTION ojs._no_such(p_what text, p_name text) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+begin
+    return ojs._raise('OJ404', format('%s %s does not exist', p_what, p_name), jsonb_build_object('field', p_what),
+        format('Check the name; the list of %ss shows those that there are.', p_what));
+end;
+$$;
+
 CREATE FUNCTION ojs._no_type() RETURNS text
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -9413,8 +9421,7 @@ declare
     v_tenants bigint := (select count(*) from ojs.tenant_tier t where t.tier = p_tier);
 begin
     if p_old.name is null then
-        perform ojs._raise('OJ404', format('tier %s does not exist', p_tier), '{"field": "tier"}',
-            'Check the name; the list of tiers shows those that there are.');
+        perform ojs._no_such('tier', p_tier);
     elsif v_tenants > 0 and p_confirm is not true then
         perform ojs._raise('OJ409', format('%s tenants have tier %s', v_tenants, p_tier),
             jsonb_build_object('field', 'confirm', 'tenants', v_tenants), 'With confirm they keep their numbers and have no tier.');
@@ -14036,8 +14043,7 @@ begin
             jsonb_build_object('field', 'strategy', 'jobs', v_jobs), 'Let workers finish them, or cancel them.');
     elsif v_queue.queue is null and v_jobs is null and not exists (
             select from ojs.rule r where r.tenant_id = '' and r.queue = p_queue) then
-        perform ojs._raise('OJ404', format('queue %s does not exist', left(p_queue, 128)), '{"field": "queue"}',
-            'Check the name; the list of queues shows those that there are.');
+        perform ojs._no_such('queue', left(p_queue, 128));
     end if;
     perform ojs.resume(p_queue);
     perform ojs.limit_concurrency(null, null, p_queue)
@@ -14091,8 +14097,7 @@ begin
             'They are cancelled, or deleted, if the tenant''s name is given as confirm.');
     elsif v_jobs is null and not exists (select from ojs.tenant t where t.tenant_id = p_tenant)
             and not exists (select from ojs.tenant_role r where r.tenant_id = p_tenant) then
-        perform ojs._raise('OJ404', format('tenant %s does not exist', p_tenant), '{"field": "tenant"}',
-            'Check the name; the list of tenants shows those that there are.');
+        perform ojs._no_such('tenant', p_tenant);
     end if;
     perform ojs._unconfigure(p_tenant);
     perform ojs.pause(null, p_tenant, coalesce(p_reason, 'deregistered'));

@@ -136,6 +136,18 @@ comment on function ojs._raise(text, text, jsonb, text) is
 DETAIL, with the fault beside the field; p_hint replaces the problem''s own. Never returns.';
 
 -- +goose StatementBegin
+create function ojs._no_such(p_what text, p_name text) returns boolean
+language plpgsql
+as $$
+begin
+    return ojs._raise('OJ404', format('%s %s does not exist', p_what, p_name), jsonb_build_object('field', p_what),
+        format('Check the name; the list of %ss shows those that there are.', p_what));
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._no_such(text, text) is 'Raises that there is no queue, tier or tenant (p_what) of a name. Never returns.';
+
+-- +goose StatementBegin
 create function ojs._with_fault(p_detail jsonb, p_message text) returns jsonb
 language sql immutable
 as $$

@@ -83,8 +83,7 @@ begin
             jsonb_build_object('field', 'strategy', 'jobs', v_jobs), 'Let workers finish them, or cancel them.');
     elsif v_queue.queue is null and v_jobs is null and not exists (
             select from ojs.rule r where r.tenant_id = '' and r.queue = p_queue) then
-        perform ojs._raise('OJ404', format('queue %s does not exist', left(p_queue, 128)), '{"field": "queue"}',
-            'Check the name; the list of queues shows those that there are.');
+        perform ojs._no_such('queue', left(p_queue, 128));
     end if;
     perform ojs.resume(p_queue);
     perform ojs.limit_concurrency(null, null, p_queue)

@@ -163,8 +163,7 @@ declare
     v_tenants bigint := (select count(*) from ojs.tenant_tier t where t.tier = p_tier);
 begin
     if p_old.name is null then
-        perform ojs._raise('OJ404', format('tier %s does not exist', p_tier), '{"field": "tier"}',
-            'Check the name; the list of tiers shows those that there are.');
+        perform ojs._no_such('tier', p_tier);
     elsif v_tenants > 0 and p_confirm is not true then
         perform ojs._raise('OJ409', format('%s tenants have tier %s', v_tenants, p_tier),
             jsonb_build_object('field', 'confirm', 'tenants', v_tenants), 'With confirm they keep their numbers and have no tier.');
@@ -191,8 +190,7 @@ begin
     else
         select r.fields into v_fields from ojs.tier r where r.name = p_tier;
         if v_fields is null then
-            perform ojs._raise('OJ404', format('tier %s does not exist', left(p_tier, 128)), '{"field": "tier"}',
-                'Check the name; the list of tiers shows those that there are.');
+            perform ojs._no_such('tier', left(p_tier, 128));
         end if;
         insert into ojs.tenant_tier as t (tenant_id, tier, due) values (p_tenant, p_tier, v_fields)
         on conflict (tenant_id) do update set tier = excluded.tier, due = excluded.due;

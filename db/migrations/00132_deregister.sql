@@ -56,8 +56,7 @@ begin
             'They are cancelled, or deleted, if the tenant''s name is given as confirm.');
     elsif v_jobs is null and not exists (select from ojs.tenant t where t.tenant_id = p_tenant)
             and not exists (select from ojs.tenant_role r where r.tenant_id = p_tenant) then
-        perform ojs._raise('OJ404', format('tenant %s does not exist', p_tenant), '{"field": "tenant"}',
-            'Check the name; the list of tenants shows those that there are.');
+        perform ojs._no_such('tenant', p_tenant);
     end if;
     perform ojs._unconfigure(p_tenant);
     perform ojs.pause(null, p_tenant, coalesce(p_reason, 'deregistered'));
