@@ -11353,11 +11353,16 @@ $$;
 CREATE FUNCTION ojs._stale_queues(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo bigint, p_hi bigint, p_queue text) RETURNS SETOF text
     LANGUAGE sql STABLE
     AS $$
-    select distinct w.queue
-    from ojs._came(p_from, p_to, p_xid, p_lo, p_hi) w
-    cross join lateral ojs._turn_mark(w.queue) m
-    cross join lateral ojs._unforeseen(w.queue, w.priority, w.tenant_id, w.lo)
-    where (p_queue is null or w.queue = p_queue) and m.hi >= m.lo
+    select distinct c.queue
+    from (
+        select f.queue, f.priority, f.tenant_id, min(f.lo) as lo from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f
+        where f.to_state = 'available' and (p_queue is null or f.queue = p_queue)
+            -- Asked of each row. In a join the planner might first look at all that is known of tenants in queues without anything ahead.
+            and exists (select from ojs._turn_mark(f.queue) m where m.hi >= m.lo)
+        group by f.queue, f.priority, f.tenant_id
+    ) c left join ojs.tenant t on t.tenant_id = c.tenant_id
+    cross join lateral ojs._rank(c.queue, c.priority, t.priority_boost) r
+    cross join lateral ojs._unforeseen(c.queue, r.priority, c.tenant_id, c.lo)
 $$;
 
 CREATE FUNCTION ojs._standing(p_job ojs.job, p_priority integer) RETURNS ojs.standing
