@@ -11648,7 +11648,7 @@ begin
             from coming c where l.queue = c.queue and l.priority = c.priority and l.rev = c.level_rev
             returning l.queue, l.priority, l.tenants = c.tenants as opened
         )
-        select n as queue, null::int as priority, null as tenant_id, null::bigint[] as los, null::bigint[] as his, null::int as own
+        select n as queue, null::int as priority, null as tenant_id, null::bigint[] as los, null::bigint[] as his, null::int[] as own
         from (select array_agg(o.queue) as queues, array_agg(o.priority) as priorities from (table opened union all
             select r.queue, r.priority from reopened r where r.opened) o) o cross join lateral ojs._note_levels(o.queues, o.priorities) n
         union all
@@ -11657,7 +11657,8 @@ begin
         union all
         select k.queue, k.priority, k.tenant_id, array[k.lo], null, null from known k where k.in_order and k.works
         union all
-        select c.queue, c.priority, c.tenant_id, c.los, c.his, c.job_priority from came c where c.own_order
+        (select c.queue, 0, c.tenant_id, array_agg(r.lo), array_agg(r.hi), array_agg(c.job_priority) from came c
+        cross join lateral unnest(c.los, c.his) r(lo, hi) where c.own_order group by c.queue, c.tenant_id order by c.queue, c.tenant_id)
     loop
         perform ojs._take_in_one(v_came.queue, v_came.priority, v_came.tenant_id, v_came.los, v_came.his, v_came.own);
     end loop;
@@ -11665,7 +11666,7 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._take_in_one(p_queue text, p_priority integer, p_tenant text, p_los bigint[], p_his bigint[], p_own integer) RETURNS void
+CREATE FUNCTION ojs._take_in_one(p_queue text, p_priority integer, p_tenant text, p_los bigint[], p_his bigint[], p_own integer[]) RETURNS void
     LANGUAGE plpgsql
     AS $$
 begin
@@ -11679,38 +11680,39 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._take_in_own(p_queue text, p_tenant text, p_job_priority integer, p_los bigint[], p_his bigint[]) RETURNS void
+CREATE FUNCTION ojs._take_in_own(p_queue text, p_tenant text, p_priorities integer[], p_los bigint[], p_his bigint[]) RETURNS void
     LANGUAGE plpgsql
     AS $$
 declare
-    v_lo      bigint := (select min(l) from unnest(p_los) l);
     v_fair    ojs.tenant_fairness;
-    v_cursors ojs.cursor[] := '{}';
-    v_cursor  ojs.cursor;
+    v_cursors ojs.cursor[];
+    v_moves   boolean;
 begin
     select * into v_fair from ojs._fair(p_queue, 0, p_tenant);
-    if v_fair.queue is not null then
-        v_cursors := ojs._cursors(v_fair);
-        select * into v_cursor from unnest(v_cursors) c where c.job_priority = p_job_priority;
-    end if;
-    if v_cursor.works and v_lo > v_cursor.head then
+    select array_agg(coalesce(b.cursor, row(c.job_priority, coalesce(c.head, c.lo - 1), c.behind, c.again_lo, c.again_seq,
+            c.works or c.lo is not null)::ojs.cursor)), bool_or(not c.works and c.lo is not null or c.lo <= c.head)
+    into v_cursors, v_moves
+    from (
+        select x.job_priority, max(x.head) as head, bool_or(x.behind) as behind, max(x.again_lo) as again_lo,
+            max(x.again_seq) as again_seq, bool_or(x.works) as works, min(x.lo) as lo, array_agg(x.lo) as los, array_agg(x.hi) as his
+        from (
+            select c.*, null::bigint as lo, null::bigint as hi from unnest(ojs._cursors(v_fair)) c where v_fair.queue is not null
+            union all
+            select r.job_priority, null, false, 0, 0, false, r.lo, r.hi from unnest(p_priorities, p_los, p_his) r(job_priority, lo, hi)
+        ) x
+        group by x.job_priority
+    ) c
+    left join lateral (
+        select ojs._moved_back(v_fair, row(c.job_priority, c.head, c.behind, c.again_lo, c.again_seq, true)::ojs.cursor,
+            array_agg(r.lo), array_agg(least(r.hi, c.head))) as cursor
+        from unnest(c.los, c.his) r(lo, hi) where r.lo <= c.head having count(*) > 0
+    ) b on true;
+    if not v_moves then
         return;
-    end if;
-    v_cursor.job_priority := p_job_priority;
-    v_cursor.works := true;
-    v_cursor.head := coalesce(v_cursor.head, v_lo - 1);
-    v_cursor.behind := coalesce(v_cursor.behind, false);
-    v_cursor.again_lo := coalesce(v_cursor.again_lo, 0);
-    v_cursor.again_seq := coalesce(v_cursor.again_seq, 0);
-    if v_lo <= v_cursor.head then
-        v_cursor := (select ojs._moved_back(v_fair, v_cursor, array_agg(r.lo), array_agg(least(r.hi, v_cursor.head)))
-            from unnest(p_los, p_his) r(lo, hi) where r.lo <= v_cursor.head);
-    end if;
-    if (v_fair.ready or v_fair.parked) is not true then
+    elsif (v_fair.ready or v_fair.parked) is not true then
         v_fair := ojs._join(v_fair, p_queue, p_tenant);
     end if;
-    perform ojs._set_cursors(ojs._turn_to(v_fair,
-        array(select c from unnest(v_cursors) c where c.job_priority <> p_job_priority) || v_cursor));
+    perform ojs._set_cursors(ojs._turn_to(v_fair, v_cursors));
 end;
 $$;
 

@@ -187,7 +187,7 @@ begin
             from coming c where l.queue = c.queue and l.priority = c.priority and l.rev = c.level_rev
             returning l.queue, l.priority, l.tenants = c.tenants as opened
         )
-        select n as queue, null::int as priority, null as tenant_id, null::bigint[] as los, null::bigint[] as his, null::int as own
+        select n as queue, null::int as priority, null as tenant_id, null::bigint[] as los, null::bigint[] as his, null::int[] as own
         from (select array_agg(o.queue) as queues, array_agg(o.priority) as priorities from (table opened union all
             select r.queue, r.priority from reopened r where r.opened) o) o cross join lateral ojs._note_levels(o.queues, o.priorities) n
         union all
@@ -196,7 +196,8 @@ begin
         union all
         select k.queue, k.priority, k.tenant_id, array[k.lo], null, null from known k where k.in_order and k.works
         union all
-        select c.queue, c.priority, c.tenant_id, c.los, c.his, c.job_priority from came c where c.own_order
+        (select c.queue, 0, c.tenant_id, array_agg(r.lo), array_agg(r.hi), array_agg(c.job_priority) from came c
+        cross join lateral unnest(c.los, c.his) r(lo, hi) where c.own_order group by c.queue, c.tenant_id order by c.queue, c.tenant_id)
     loop
         perform ojs._take_in_one(v_came.queue, v_came.priority, v_came.tenant_id, v_came.los, v_came.his, v_came.own);
     end loop;
@@ -209,7 +210,9 @@ comment on function ojs._take_in(pg_snapshot, pg_snapshot, xid8, bigint, bigint,
 p_taken: jobs were taken beside decisions, too. The other parameters are those of ojs._fresh.';
 
 -- +goose StatementBegin
-create function ojs._take_in_one(p_queue text, p_priority int, p_tenant text, p_los bigint[], p_his bigint[], p_own int) returns void
+create function ojs._take_in_one(
+    p_queue text, p_priority int, p_tenant text, p_los bigint[], p_his bigint[], p_own int[]
+) returns void
 language plpgsql
 as $$
 begin
@@ -223,9 +226,10 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._take_in_one(text, int, text, bigint[], bigint[], int) is
+comment on function ojs._take_in_one(text, int, text, bigint[], bigint[], int[]) is
 'What ojs._take_in has found beside tenants that join: jobs behind a cursor, a first one where the queue is
-first in, first out (no p_his), or jobs of the priority p_own, where priorities order a tenant''s own jobs only.';
+first in, first out (no p_his), or jobs of the priorities p_own, in step with the ranges, where priorities order a tenant''s own jobs
+only.';
 
 -- +goose StatementBegin
 create function ojs._charge_taken(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo bigint, p_hi bigint) returns void
