@@ -4727,12 +4727,13 @@ CREATE FUNCTION ojs._fold_part(p_fold ojs.fold, p_rows integer) RETURNS boolean
     LANGUAGE plpgsql
     AS $$
 declare
-    v_hi bigint;
+    v_hi    bigint;
+    v_taken boolean;
 begin
-    select max(j.lo) into v_hi
-    from (select j.lo from ojs.journal j where j.xid = p_fold.part_xid and j.lo > p_fold.part_lo order by j.lo limit p_rows) j;
+    select max(j.lo), bool_or(j.to_state = 'active') into v_hi, v_taken
+    from (select j.lo, j.to_state from ojs.journal j where j.xid = p_fold.part_xid and j.lo > p_fold.part_lo order by j.lo limit p_rows) j;
     if v_hi is not null then
-        perform ojs._take_in(null, null, p_fold.part_xid, p_fold.part_lo, v_hi, true);
+        perform ojs._take_in(null, null, p_fold.part_xid, p_fold.part_lo, v_hi, v_taken);
     end if;
     update ojs.fold f set rev = f.rev + 1, part_lo = v_hi, part_xid = case when v_hi is not null then f.part_xid end
     where f.rev = p_fold.rev;
