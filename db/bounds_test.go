@@ -140,6 +140,32 @@ func TestManyLargeTransactions(t *testing.T) {
 	ringsAgree(t, d.Pool)
 }
 
+// A session that made its plans while there was little takes in what comes to thousands of queues without reading what is there already.
+func TestPlansOfAnEmptyHouse(t *testing.T) {
+	t.Parallel()
+	const (
+		fetch = "select count(*)::int from ojs.fetch_many('{q}', '{1}', '{\"\"}', '{0}', p_ahead => false) where id is not null"
+		crowd = `insert into ojs.jobs (tenant_id, type, queue, priority)
+			select 'a', 't', 'crowd-' || i, $3 from generate_series($1::int, $2) i`
+	)
+	d := pgtest.New(t)
+	service := d.Service()
+	for _, table := range []string{"level", "tenant_fairness", "backlog"} {
+		exec(t, d.Pool, "vacuum analyze ojs."+table)
+	}
+	enqueueFor(t, service, "q", "b", 10)
+	work(t, service, fetch)
+	exec(t, service, crowd, 1, 3000, 0)
+	for range 3 {
+		work(t, service, fetch)
+	}
+	exec(t, service, crowd, 1, 10, 1)
+	if got, rows := work(t, service, fetch); got != 1 || rows > 1000 {
+		t.Errorf("a call that took in ten new priorities got %d jobs and touched %d rows", got, rows)
+	}
+	ringsAgree(t, d.Pool)
+}
+
 // Priorities and queues that were used once cost later decisions nothing.
 func TestNamesUsedOnceCostNothing(t *testing.T) {
 	t.Parallel()

@@ -84,7 +84,7 @@ var mutations = []mutation{
 	},
 	{
 		"weights of tenants are ignored",
-		"ojs._came_in", "(select w.weight from ojs._weight_in(x.queue, x.tenant_id, t.weight, t.throttle) w)", "1.0", (*model).shares, 2,
+		"ojs._stands", "l.joined, w.weight", "l.joined, 1.0", (*model).shares, 2,
 	},
 	{"the newest job goes first", "ojs._due", "over (order by y.seq", "over (order by y.seq desc", (*model).mixed, 0},
 	{"an attempt is not counted", "ojs._hand_out", "attempt = j.attempt + 1", "attempt = j.attempt", (*model).mixed, 0},

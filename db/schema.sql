@@ -1713,18 +1713,18 @@ CREATE FUNCTION ojs._came(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo
     cross join lateral ojs._rank(c.queue, c.priority, t.priority_boost) r
 $$;
 
-CREATE FUNCTION ojs._came_in(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo bigint, p_hi bigint) RETURNS TABLE(queue text, tenant_id text, job_priority integer, priority integer, unit ojs.unit, own_order boolean, weight numeric, limited boolean, lo bigint, los bigint[], his bigint[])
+CREATE FUNCTION ojs._came_in(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo bigint, p_hi bigint) RETURNS TABLE(queue text, tenant_id text, job_priority integer, priority integer, unit ojs.unit, own_order boolean, own_weight numeric, throttle numeric, limited boolean, lo bigint, los bigint[], his bigint[])
     LANGUAGE sql STABLE ROWS 10
     AS $$
-    select x.queue, x.tenant_id, x.priority, r.priority, r.unit, r.own_order,
-        (select w.weight from ojs._weight_in(x.queue, x.tenant_id, t.weight, t.throttle) w), coalesce(t.limited, false), x.lo, x.los, x.his
+    select x.queue, x.tenant_id, x.priority, r.priority, r.unit, r.own_order, t.weight, t.throttle, coalesce(t.limited, false), x.lo, x.los,
+        x.his
     from (
         select x.queue, x.tenant_id, x.priority, min(x.lo) as lo, array_agg(x.lo) as los, array_agg(x.hi) as his
         from (
             select f.queue, f.tenant_id, f.priority, min(f.lo) as lo, max(f.hi) as hi from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f
             where f.to_state = 'available' group by f.queue, f.tenant_id, f.priority, f.xid
         ) x
-        group by x.queue, x.tenant_id, x.priority
+        group by x.queue, x.tenant_id, x.priority order by x.queue, x.tenant_id, x.priority desc
     ) x left join ojs.tenant t on t.tenant_id = x.tenant_id
     cross join lateral ojs._rank(x.queue, x.priority, t.priority_boost) r
 $$;
@@ -7612,16 +7612,19 @@ CREATE FUNCTION ojs._note_levels(p_queues text[], p_priorities integer[]) RETURN
     LANGUAGE sql
     AS $$
     with known as materialized (
-        select o.queue, o.priorities, b.rev, b.priorities as before
-        from (select u.queue, array_agg(u.priority) as priorities from unnest(p_queues, p_priorities) u(queue, priority) group by u.queue) o
-        left join lateral ojs._backlog(o.queue) b on true
+        select o.queue, o.priorities, b.spot, b.priorities as before
+        from (select u.queue, array_agg(u.priority) as priorities
+            from (select u.* from unnest(p_queues, p_priorities) u(queue, priority) order by u.queue, u.priority desc) u group by u.queue) o
+        left join lateral (select b.priorities, b.ctid as spot from ojs.backlog b where b.queue = o.queue order by b.rev desc limit 1) b
+            on true
     ), added as (
         insert into ojs.backlog (queue, rev, priorities)
-        select k.queue, 1, array(select p from unnest(k.priorities) p order by p desc) from known k where k.rev is null
+        select k.queue, 1, k.priorities from known k where k.spot is null
     ), changed as (
         update ojs.backlog b
-        set rev = b.rev + 1, priorities = array(select distinct p from unnest(k.before || k.priorities) p order by p desc)
-        from known k where b.queue = k.queue and b.rev = k.rev
+        set rev = b.rev + 1, priorities = case when k.before = '{}' then k.priorities else array(
+            select p from unnest(k.before || k.priorities) p group by p order by p desc) end
+        from known k where b.ctid = k.spot
     )
     select null::text where false
 $$;
@@ -11416,6 +11419,18 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._stands(p_queue text, p_priority integer, p_tenant text, p_own numeric, p_throttle numeric) RETURNS TABLE(spot tid, vtime numeric, head bigint, works boolean, level_spot tid, low numeric, joined bigint, weight numeric)
+    LANGUAGE sql STABLE ROWS 1
+    AS $$
+    select f.spot, f.vtime, f.head, f.ready or f.parked, l.spot, l.low, l.joined, w.weight
+    from (select 1) one
+    left join lateral (select f.*, f.ctid as spot from ojs.tenant_fairness f
+        where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant order by f.rev desc limit 1) f on true
+    left join lateral (select l.*, l.ctid as spot from ojs.level l
+        where l.queue = p_queue and l.priority = p_priority order by l.rev desc limit 1) l on true
+    cross join lateral ojs._weight_in(p_queue, p_tenant, p_own, p_throttle) w
+$$;
+
 CREATE FUNCTION ojs._starved() RETURNS TABLE(queue text, available bigint, duration interval)
     LANGUAGE plpgsql STABLE
     AS $$
@@ -11617,37 +11632,36 @@ begin
     for v_came in
         with came as materialized (
             -- Otherwise the plan would say who goes first of those who join together.
-            select c.*, row_number() over (partition by c.queue, c.tenant_id, c.priority order by c.job_priority desc) as nth
+            select c.*, row_number() over (partition by c.queue, c.tenant_id order by c.job_priority desc) as nth
             from ojs._came_in(p_from, p_to, p_xid, p_lo, p_hi) c order by c.queue, c.tenant_id, c.job_priority desc
         ), known as materialized (
-            select c.*, f.rev, f.ready or f.parked as works, f.head, l.rev as level_rev, c.unit = 'none' as in_order,
-                case when c.unit = 'none' then c.lo else ojs._join_at(f.vtime, l.low, c.weight, l.joined, row_number() over (
-                    partition by c.queue, c.priority, (f.ready or f.parked) is true order by c.tenant_id)) end as joins_at
-            from came c
-            left join lateral ojs._fair(c.queue, c.priority, c.tenant_id) f on true
-            left join lateral ojs._level(c.queue, c.priority) l on true
-            -- Who is new may join with the others there, too.
-            where (not c.own_order or c.nth = 1 and f.rev is null)
-                and ((f.ready or f.parked) is not true or c.lo <= f.head or c.lo < f.vtime and c.unit = 'none')
+            select k.*, case when k.in_order then k.lo else ojs._join_at(k.vtime, k.low, k.weight, k.joined, row_number() over (
+                partition by k.queue, k.priority, k.works is true order by k.tenant_id)) end as joins_at
+            from (
+                select c.*, s.*, c.unit = 'none' as in_order
+                from came c cross join lateral ojs._stands(c.queue, c.priority, c.tenant_id, c.own_weight, c.throttle) s
+                -- Who is new may join with the others there, too.
+                where (not c.own_order or c.nth = 1 and s.spot is null)
+                    and (s.works is not true or c.lo <= s.head or c.lo < s.vtime and c.unit = 'none')
+            ) k
         ), joined as (
             insert into ojs.tenant_fairness (queue, priority, tenant_id, ready, vtime, weight, limited, job_priority, head)
             select k.queue, k.priority, k.tenant_id, true, k.joins_at, k.weight, k.limited, k.job_priority, k.lo - 1
-            from known k where k.rev is null
+            from known k where k.spot is null
         ), rejoined as (
             update ojs.tenant_fairness f set rev = f.rev + 1, ready = true, vtime = k.joins_at, weight = k.weight, limited = k.limited
-            from known k where not k.works and f.queue = k.queue and f.priority = k.priority and f.tenant_id = k.tenant_id and f.rev = k.rev
+            from known k where not k.works and f.ctid = k.spot
         ), coming as materialized (
-            select k.queue, k.priority, k.level_rev, count(*) as tenants, sum(k.weight) as weight, sum(k.weight * k.joins_at) as moment,
+            select k.queue, k.priority, k.level_spot, count(*) as tenants, sum(k.weight) as weight, sum(k.weight * k.joins_at) as moment,
                 min(k.joins_at) as low
-            from known k where k.works is not true group by k.queue, k.priority, k.level_rev
+            from known k where k.works is not true group by k.queue, k.priority, k.level_spot
         ), opened as (
             insert into ojs.level (queue, priority, rev, low, tenants, joined, weight, moment) select c.queue, c.priority, 1, 0, c.tenants,
-                c.tenants, c.weight, c.moment from coming c where c.level_rev is null returning queue, priority
+                c.tenants, c.weight, c.moment from coming c where c.level_spot is null returning queue, priority
         ), reopened as (
             update ojs.level l set rev = l.rev + 1, tenants = l.tenants + c.tenants, joined = l.joined + c.tenants,
                 weight = l.weight + c.weight, moment = l.moment + c.moment, low = least(l.low, c.low), used_at = ojs.now()
-            from coming c where l.queue = c.queue and l.priority = c.priority and l.rev = c.level_rev
-            returning l.queue, l.priority, l.tenants = c.tenants as opened
+            from coming c where l.ctid = c.level_spot returning l.queue, l.priority, l.tenants = c.tenants as opened
         )
         select n as queue, null::int as priority, null as tenant_id, null::bigint[] as los, null::bigint[] as his, null::int[] as own
         from (select array_agg(o.queue) as queues, array_agg(o.priority) as priorities from (table opened union all

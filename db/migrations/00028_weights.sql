@@ -162,16 +162,19 @@ create function ojs._note_levels(p_queues text[], p_priorities int[]) returns se
 language sql
 as $$
     with known as materialized (
-        select o.queue, o.priorities, b.rev, b.priorities as before
-        from (select u.queue, array_agg(u.priority) as priorities from unnest(p_queues, p_priorities) u(queue, priority) group by u.queue) o
-        left join lateral ojs._backlog(o.queue) b on true
+        select o.queue, o.priorities, b.spot, b.priorities as before
+        from (select u.queue, array_agg(u.priority) as priorities
+            from (select u.* from unnest(p_queues, p_priorities) u(queue, priority) order by u.queue, u.priority desc) u group by u.queue) o
+        left join lateral (select b.priorities, b.ctid as spot from ojs.backlog b where b.queue = o.queue order by b.rev desc limit 1) b
+            on true
     ), added as (
         insert into ojs.backlog (queue, rev, priorities)
-        select k.queue, 1, array(select p from unnest(k.priorities) p order by p desc) from known k where k.rev is null
+        select k.queue, 1, k.priorities from known k where k.spot is null
     ), changed as (
         update ojs.backlog b
-        set rev = b.rev + 1, priorities = array(select distinct p from unnest(k.before || k.priorities) p order by p desc)
-        from known k where b.queue = k.queue and b.rev = k.rev
+        set rev = b.rev + 1, priorities = case when k.before = '{}' then k.priorities else array(
+            select p from unnest(k.before || k.priorities) p group by p order by p desc) end
+        from known k where b.ctid = k.spot
     )
     select null::text where false
 $$;

@@ -266,24 +266,24 @@ comment on function ojs._came(pg_snapshot, pg_snapshot, xid8, bigint, bigint) is
 -- keep everybody waiting when a transaction brings very many.
 -- +goose StatementBegin
 create function ojs._came_in(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo bigint, p_hi bigint) returns table (
-    queue text, tenant_id text, job_priority int, priority int, unit ojs.unit, own_order boolean, weight numeric, limited boolean,
-    lo bigint, los bigint[], his bigint[]
+    queue text, tenant_id text, job_priority int, priority int, unit ojs.unit, own_order boolean, own_weight numeric, throttle numeric,
+    limited boolean, lo bigint, los bigint[], his bigint[]
 )
 language sql stable rows 10
 as $$
-    select x.queue, x.tenant_id, x.priority, r.priority, r.unit, r.own_order,
-        (select w.weight from ojs._weight_in(x.queue, x.tenant_id, t.weight, t.throttle) w), coalesce(t.limited, false), x.lo, x.los, x.his
+    select x.queue, x.tenant_id, x.priority, r.priority, r.unit, r.own_order, t.weight, t.throttle, coalesce(t.limited, false), x.lo, x.los,
+        x.his
     from (
         select x.queue, x.tenant_id, x.priority, min(x.lo) as lo, array_agg(x.lo) as los, array_agg(x.hi) as his
         from (
             select f.queue, f.tenant_id, f.priority, min(f.lo) as lo, max(f.hi) as hi from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f
             where f.to_state = 'available' group by f.queue, f.tenant_id, f.priority, f.xid
         ) x
-        group by x.queue, x.tenant_id, x.priority
+        group by x.queue, x.tenant_id, x.priority order by x.queue, x.tenant_id, x.priority desc
     ) x left join ojs.tenant t on t.tenant_id = x.tenant_id
     cross join lateral ojs._rank(x.queue, x.priority, t.priority_boost) r
 $$;
 -- +goose StatementEnd
 comment on function ojs._came_in(pg_snapshot, pg_snapshot, xid8, bigint, bigint) is
-'As ojs._came, with the ranges of job.seq in which the jobs lie, one per transaction.';
+'As ojs._came, with the ranges of job.seq in which the jobs lie, one per transaction, and with the tenant''s own weight and throttle.';
 reset role;

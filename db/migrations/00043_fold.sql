@@ -156,37 +156,36 @@ begin
     for v_came in
         with came as materialized (
             -- Otherwise the plan would say who goes first of those who join together.
-            select c.*, row_number() over (partition by c.queue, c.tenant_id, c.priority order by c.job_priority desc) as nth
+            select c.*, row_number() over (partition by c.queue, c.tenant_id order by c.job_priority desc) as nth
             from ojs._came_in(p_from, p_to, p_xid, p_lo, p_hi) c order by c.queue, c.tenant_id, c.job_priority desc
         ), known as materialized (
-            select c.*, f.rev, f.ready or f.parked as works, f.head, l.rev as level_rev, c.unit = 'none' as in_order,
-                case when c.unit = 'none' then c.lo else ojs._join_at(f.vtime, l.low, c.weight, l.joined, row_number() over (
-                    partition by c.queue, c.priority, (f.ready or f.parked) is true order by c.tenant_id)) end as joins_at
-            from came c
-            left join lateral ojs._fair(c.queue, c.priority, c.tenant_id) f on true
-            left join lateral ojs._level(c.queue, c.priority) l on true
-            -- Who is new may join with the others there, too.
-            where (not c.own_order or c.nth = 1 and f.rev is null)
-                and ((f.ready or f.parked) is not true or c.lo <= f.head or c.lo < f.vtime and c.unit = 'none')
+            select k.*, case when k.in_order then k.lo else ojs._join_at(k.vtime, k.low, k.weight, k.joined, row_number() over (
+                partition by k.queue, k.priority, k.works is true order by k.tenant_id)) end as joins_at
+            from (
+                select c.*, s.*, c.unit = 'none' as in_order
+                from came c cross join lateral ojs._stands(c.queue, c.priority, c.tenant_id, c.own_weight, c.throttle) s
+                -- Who is new may join with the others there, too.
+                where (not c.own_order or c.nth = 1 and s.spot is null)
+                    and (s.works is not true or c.lo <= s.head or c.lo < s.vtime and c.unit = 'none')
+            ) k
         ), joined as (
             insert into ojs.tenant_fairness (queue, priority, tenant_id, ready, vtime, weight, limited, job_priority, head)
             select k.queue, k.priority, k.tenant_id, true, k.joins_at, k.weight, k.limited, k.job_priority, k.lo - 1
-            from known k where k.rev is null
+            from known k where k.spot is null
         ), rejoined as (
             update ojs.tenant_fairness f set rev = f.rev + 1, ready = true, vtime = k.joins_at, weight = k.weight, limited = k.limited
-            from known k where not k.works and f.queue = k.queue and f.priority = k.priority and f.tenant_id = k.tenant_id and f.rev = k.rev
+            from known k where not k.works and f.ctid = k.spot
         ), coming as materialized (
-            select k.queue, k.priority, k.level_rev, count(*) as tenants, sum(k.weight) as weight, sum(k.weight * k.joins_at) as moment,
+            select k.queue, k.priority, k.level_spot, count(*) as tenants, sum(k.weight) as weight, sum(k.weight * k.joins_at) as moment,
                 min(k.joins_at) as low
-            from known k where k.works is not true group by k.queue, k.priority, k.level_rev
+            from known k where k.works is not true group by k.queue, k.priority, k.level_spot
         ), opened as (
             insert into ojs.level (queue, priority, rev, low, tenants, joined, weight, moment) select c.queue, c.priority, 1, 0, c.tenants,
-                c.tenants, c.weight, c.moment from coming c where c.level_rev is null returning queue, priority
+                c.tenants, c.weight, c.moment from coming c where c.level_spot is null returning queue, priority
         ), reopened as (
             update ojs.level l set rev = l.rev + 1, tenants = l.tenants + c.tenants, joined = l.joined + c.tenants,
                 weight = l.weight + c.weight, moment = l.moment + c.moment, low = least(l.low, c.low), used_at = ojs.now()
-            from coming c where l.queue = c.queue and l.priority = c.priority and l.rev = c.level_rev
-            returning l.queue, l.priority, l.tenants = c.tenants as opened
+            from coming c where l.ctid = c.level_spot returning l.queue, l.priority, l.tenants = c.tenants as opened
         )
         select n as queue, null::int as priority, null as tenant_id, null::bigint[] as los, null::bigint[] as his, null::int[] as own
         from (select array_agg(o.queue) as queues, array_agg(o.priority) as priorities from (table opened union all
@@ -209,6 +208,26 @@ $$;
 comment on function ojs._take_in(pg_snapshot, pg_snapshot, xid8, bigint, bigint, boolean) is
 'Has the tenants of jobs that became available join the round, and the jobs that lie behind their cursors looked at again.
 p_taken: jobs were taken beside decisions, too. The other parameters are those of ojs._fresh.';
+
+-- +goose StatementBegin
+create function ojs._stands(p_queue text, p_priority int, p_tenant text, p_own numeric, p_throttle numeric) returns table (
+    spot tid, vtime numeric, head bigint, works boolean, level_spot tid, low numeric, joined bigint, weight numeric
+)
+language sql stable rows 1
+as $$
+    select f.spot, f.vtime, f.head, f.ready or f.parked, l.spot, l.low, l.joined, w.weight
+    from (select 1) one
+    left join lateral (select f.*, f.ctid as spot from ojs.tenant_fairness f
+        where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant order by f.rev desc limit 1) f on true
+    left join lateral (select l.*, l.ctid as spot from ojs.level l
+        where l.queue = p_queue and l.priority = p_priority order by l.rev desc limit 1) l on true
+    cross join lateral ojs._weight_in(p_queue, p_tenant, p_own, p_throttle) w
+$$;
+-- +goose StatementEnd
+comment on function ojs._stands(text, int, text, numeric, numeric) is
+'Where a tenant stands at a level, and where the level stands: their rows as they are now (null: there is none) and the tenant''s weight.
+Rows are written by their spot: by their keys they would be joined, and a plan that was made while the tables were small reads all of them
+for each tenant that comes. p_own, p_throttle: those of ojs._weight_in. Becomes part of the query that asks.';
 
 -- +goose StatementBegin
 create function ojs._take_in_one(
