@@ -161,20 +161,22 @@ begin
             where r.jobs is distinct from 0
             order by f.priority desc, f.n limit p_limit
         ), back as materialized (
-            select p.*, l.rev as level_rev,
+            select p.*, l.spot as level_spot,
                 case when b.unit = 'none' then p.vtime else ojs._join_at(p.vtime, l.low, p.weight, l.joined,
                     row_number() over (partition by p.queue, p.priority)) end as joins_at
-            from parked p cross join lateral ojs._level(p.queue, p.priority) l left join lateral ojs._backlog(p.queue) b on true
+            from parked p cross join lateral (select l.*, l.ctid as spot from ojs.level l
+                where l.queue = p.queue and l.priority = p.priority order by l.rev desc limit 1) l
+            left join lateral ojs._backlog(p.queue) b on true
         ), joined as (
             update ojs.tenant_fairness f set rev = f.rev + 1, ready = true, parked = false, vtime = b.joins_at from back b
             where f.ctid = b.spot
         ), opened as (
             update ojs.level l set rev = l.rev + 1, tenants = l.tenants + c.tenants, joined = l.joined + c.tenants,
                 weight = l.weight + c.weight, moment = l.moment + c.moment, low = least(l.low, c.low), used_at = ojs.now()
-            from (select b.queue, b.priority, b.level_rev, count(*)::int as tenants, sum(b.weight) as weight,
+            from (select b.queue, b.priority, b.level_spot, count(*)::int as tenants, sum(b.weight) as weight,
                     sum(b.weight * b.joins_at) as moment, min(b.joins_at) as low
-                from back b group by b.queue, b.priority, b.level_rev) c
-            where l.queue = c.queue and l.priority = c.priority and l.rev = c.level_rev
+                from back b group by b.queue, b.priority, b.level_spot) c
+            where l.ctid = c.level_spot
             returning l.queue, l.priority, c.tenants as came, l.tenants = c.tenants as opened
         )
         select * from opened
