@@ -10023,10 +10023,11 @@ begin
     with mark as materialized (
         select ojs._snapshot() as snapshot
     ), recent as materialized (
-        select r.*, t.rev as old_rev
+        -- By spot: by the key, a plan that was made while there were few rows would compare each with each that changes.
+        select r.*, t.spot
         from ojs._changes(v_mark.snapshot, null) r
-        left join lateral (select t.rev from ojs.tally t where t.tenant_id = r.tenant_id and t.queue = r.queue and t.priority = r.priority
-            order by t.rev desc limit 1) t on true
+        left join lateral (select t.ctid as spot from ojs.tally t where t.tenant_id = r.tenant_id and t.queue = r.queue
+            and t.priority = r.priority order by t.rev desc limit 1) t on true
     ), marked as (
         update ojs.tally_mark t set rev = t.rev + 1, snapshot = m.snapshot, at = ojs.now() from mark m where t.rev = v_mark.rev
             and exists (select from recent)
@@ -10035,15 +10036,14 @@ begin
             discarded, total, failed, dispatched)
         select r.tenant_id, r.queue, r.priority, r.scheduled, r.available, r.pending, r.active, r.retryable, r.completed, r.cancelled,
             r.discarded, r.total, r.failed, r.dispatched
-        from recent r where r.old_rev is null
+        from recent r where r.spot is null
     ), changed as (
         update ojs.tally t
         set rev = t.rev + 1, scheduled = t.scheduled + r.scheduled, available = t.available + r.available, pending = t.pending + r.pending,
             active = t.active + r.active, retryable = t.retryable + r.retryable, completed = t.completed + r.completed,
             cancelled = t.cancelled + r.cancelled, discarded = t.discarded + r.discarded, total = t.total + r.total,
             failed = t.failed + r.failed, dispatched = t.dispatched + r.dispatched
-        from recent r
-        where t.tenant_id = r.tenant_id and t.queue = r.queue and t.priority = r.priority and t.rev = r.old_rev
+        from recent r where t.ctid = r.spot
     )
     select count(*) into v_rows from recent;
     perform ojs._roll_up_pools(v_mark.snapshot), ojs._use_quotas(v_mark.snapshot), ojs._meet_rolled_up(v_mark.snapshot)
