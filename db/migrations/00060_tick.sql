@@ -153,18 +153,19 @@ begin
     o_taken := 0;
     for v_timer in
         with late as materialized (
-            select t.due_at, t.seq, cardinality(t.ids) as jobs
+            select t.due_at, t.seq, t.spot, cardinality(t.ids) as jobs
             from ojs._late_timers(p_mark) l
-            cross join lateral (select t.* from ojs.timer t
+            cross join lateral (select t.*, t.ctid as spot from ojs.timer t
                 where t.due_at = l.due_at and t.seq = l.seq and t.due_at <= p_now for update skip locked) t
         ), held as materialized (
-            select t.due_at, t.seq, cardinality(t.ids) as jobs from ojs.timer t
+            select t.due_at, t.seq, t.ctid as spot, cardinality(t.ids) as jobs from ojs.timer t
             where t.due_at >= p_mark.due_at and t.due_at <= p_now order by t.due_at, t.seq limit p_limit for update skip locked
         ), due as materialized (
-            select c.due_at, c.seq from (select h.*, sum(h.jobs) over (order by h.due_at, h.seq) - h.jobs as before
+            -- By spot: by the key, a plan that was made while there were few timers would read all of them.
+            select c.spot from (select h.*, sum(h.jobs) over (order by h.due_at, h.seq) - h.jobs as before
                 from (select * from late union all select * from held) h) c where c.before < p_limit
         ), taken as (
-            delete from ojs.timer t using due d where t.due_at = d.due_at and t.seq = d.seq returning t.*
+            delete from ojs.timer t using due d where t.ctid = d.spot returning t.*
         )
         select t.kind, array_agg(x.tenant_id) as tenants, array_agg(x.id) as ids
         from taken t cross join lateral unnest(t.tenant_ids, t.ids) x(tenant_id, id)
