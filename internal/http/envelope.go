@@ -42,7 +42,8 @@ var optionColumns = kit.Set("queue", "priority", "retry", "tags", "max_attempts"
 // that name comes back.
 var topLevel = kit.Set("timeout", "delay_until")
 
-// envelopeNames are the attributes that a client may mean, as ojs._misspelt has them, which is asked only once there are a type and args.
+// envelopeNames are the attributes that a client may mean. ojs._misspelt, which is asked only once there are a type and args, has the
+// same; a test compares them.
 var envelopeNames = []string{
 	"id", "type", "args", "meta", "queue", "priority", "retry", "tags", "options", "max_attempts", "timeout", "timeout_ms",
 	"visibility_timeout_ms", "scheduled_at", "delay_until", "expires_at", "specversion", "schema", "unique", "result_ttl", "cost",

@@ -1,9 +1,23 @@
 package httpapi
 
 import (
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
+
+// The names that Go asks about where there is no job yet are those that SQL asks about.
+func TestEnvelopeNamesAreThoseOfSQL(t *testing.T) {
+	t.Parallel()
+	known := pgtest.One[[]string](t, start(t).pool, `select (regexp_match(p.prosrc, 'p_extra, '''', ''({[^}]*})'''))[1]::text[]
+		from pg_proc p where p.proname = '_misspelt' and p.pronamespace = 'ojs'::regnamespace`)
+	slices.Sort(known)
+	if own := slices.Sorted(slices.Values(envelopeNames)); len(known) == 0 || !slices.Equal(own, known) {
+		t.Errorf("Go knows %q\nSQL knows %q", own, known)
+	}
+}
 
 // A field that is nearly right is refused with the name that was probably meant; what resembles nothing stays.
 func TestMisspeltFields(t *testing.T) {
