@@ -23,7 +23,7 @@ import (
 // cronAttributes are those of the cron job itself; the rest of the body is the envelope.
 var cronAttributes = kit.Set("name", "cron", "expression", "timezone", "overlap_policy", "catch_up", "enabled", "description",
 	"job_template",
-	// Read-only (ojs-cron section 2.2): ignored.
+	// Read-only (ojs-cron section 2.2): ignored, but for a tenant (noTenant).
 	"id", "tenant_id", "status", "last_run_at", "next_run_at", "upcoming_runs", "run_count", "created_at", "updated_at")
 
 // cronNames are those of a cron job and of the envelope beside it.
@@ -113,6 +113,7 @@ func (s *Server) putCron(c echo.Context) error {
 		return err
 	}
 	kit.Near(req, map[string]string{"schedule": "cron"}, cronNames...)
+	noTenant(req)
 	header, headerName := kit.Scope(c), kit.ScopeHeader(c)
 	name := cronNameOf(req, c.Param("name"))
 	expression, spelled := cronText(req, "expression", "cron")

@@ -285,18 +285,23 @@ func (e *envelope) leftovers() {
 			extra = append(extra, m)
 		}
 	}
-	for _, name := range [...]string{"tenant", "tenant_id"} {
-		if e.job.Raw(name) != nil {
-			err := kit.Invalid(e.job.At(name), "is not known; meta.tenant_id, or the header %s, is probably meant", kit.TenantHeader)
-			err.Details["meant"] = "meta.tenant_id"
-			e.job.Fail(err)
-		}
-	}
+	noTenant(e.job)
 	if options != nil {
 		e.Options = kit.Splice(options)
 	}
 	if extra != nil {
 		e.Extra = kit.Splice(extra)
+	}
+}
+
+// noTenant refuses a tenant that is named at the top of an object: passed over, the job would be another one's.
+func noTenant(o *kit.Object) {
+	for _, name := range [...]string{"tenant", "tenant_id"} {
+		if o.Raw(name) != nil {
+			err := kit.Invalid(o.At(name), "is not known; meta.tenant_id, or the header %s, is probably meant", kit.TenantHeader)
+			err.Details["meant"] = "meta.tenant_id"
+			o.Fail(err)
+		}
 	}
 }
 

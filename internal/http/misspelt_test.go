@@ -49,6 +49,16 @@ func TestMisspeltFields(t *testing.T) {
 		{"workers/register", `{"worker_id":"w","tenant":"acme"}`, "tenant", "X-OJS-Tenant"},
 		{"jobs/results", `{"ids":[],"tenant":"acme"}`, "tenant", "X-OJS-Tenant"},
 		{"cron", `{"name":"c","cron":"@daily","type":"a","timezon":"UTC"}`, "timezon", "timezone"},
+		{"cron", `{"name":"c","cron":"@daily","type":"a","tenant_id":"acme"}`, "tenant_id", "meta.tenant_id, or the header X-OJS-Tenant,"},
+		{"cron", `{"name":"c","cron":"@daily","type":"a","tenant":"acme"}`, "tenant", "meta.tenant_id, or the header X-OJS-Tenant,"},
+		{
+			"crons", `{"name":"c","cron":"@daily","job_template":{"type":"a"},"tenant_id":"acme"}`, "tenant_id",
+			"meta.tenant_id, or the header X-OJS-Tenant,",
+		},
+		{
+			"crons", `{"name":"c","cron":"@daily","job_template":{"type":"a","tenant_id":"acme"}}`, "job_template.tenant_id",
+			"meta.tenant_id, or the header X-OJS-Tenant,",
+		},
 		{"jobs/batch", `{"jobs":[{"type":"a","args":[]}],"atomicty":"partial"}`, "atomicty", "atomicity"},
 		{"workers/ack", `{"jobs":[],"workerId":"w"}`, "workerId", "worker_id"},
 
@@ -76,7 +86,7 @@ func TestMisspeltFields(t *testing.T) {
 	})
 	a.do("POST", "/ojs/v1/workers/fetch", `{"queues":["none"],"runtime":"go","active_jobs":3}`).want(200)
 	a.do("POST", "/ojs/v1/workers/register", `{"worker_id":"w","x_queue":["x"],"region":"eu"}`).want(200)
-	a.do("POST", "/ojs/v1/cron", `{"name":"c","cron":"@daily","type":"a","x_timezon":1,"team":"b"}`).want(201)
+	a.do("POST", "/ojs/v1/cron", `{"name":"c","cron":"@daily","type":"a","x_timezon":1,"team":"b","tenant_id":null}`).want(201)
 	a.fetchOne("default")
 	a.do("POST", "/ojs/v1/workers/nack", `{"job_id":"`+id+`","error":{"message":"m","code":"c","type":"t","retryable":true,
 		"details":{"msg":1},"detail":"d","backtrace":[],"traceback":"","request_id":"r"}}`).want(200)
