@@ -14,8 +14,11 @@ func (a *Admin) dispatchRoutes() []kit.Route {
 	const on = v1 + "/admin/dispatch"
 	return kit.Scoped([]kit.Route{
 		{Method: http.MethodGet, Path: on, Scope: kit.Read, Handler: a.dispatching((*sqlcgen.Queries).Dispatch)},
-		{Method: http.MethodPost, Path: on + "/hold", Scope: kit.Admin, Handler: a.dispatching((*sqlcgen.Queries).HoldDispatch)},
-		{Method: http.MethodPost, Path: on + "/resume", Scope: kit.Admin, Handler: a.dispatching((*sqlcgen.Queries).ResumeDispatch)},
+		{Method: http.MethodPost, Path: on + "/hold", Scope: kit.Admin, Handler: kit.Bare(a.dispatching((*sqlcgen.Queries).HoldDispatch))},
+		{
+			Method: http.MethodPost, Path: on + "/resume", Scope: kit.Admin,
+			Handler: kit.Bare(a.dispatching((*sqlcgen.Queries).ResumeDispatch)),
+		},
 	})
 }
 

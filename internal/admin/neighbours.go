@@ -18,7 +18,7 @@ func (a *Admin) neighbourRoutes() []kit.Route {
 		{Method: http.MethodPut, Path: v1 + "/admin/neighbours", Scope: kit.Admin, Handler: a.watchNeighbours},
 		{Method: http.MethodGet, Path: v1 + "/admin/throttles", Scope: kit.Read, Handler: a.listThrottles},
 		{Method: http.MethodPost, Path: v1 + "/admin/tenants/:id/throttle", Scope: kit.Admin, Handler: a.throttle},
-		{Method: http.MethodDelete, Path: v1 + "/admin/tenants/:id/throttle", Scope: kit.Admin, Handler: a.releaseThrottle},
+		{Method: http.MethodDelete, Path: v1 + "/admin/tenants/:id/throttle", Scope: kit.Admin, Handler: kit.Bare(a.releaseThrottle)},
 	})
 }
 

@@ -20,9 +20,9 @@ func (a *Admin) workerRoutes() []kit.Route {
 		{Method: http.MethodGet, Path: v1 + "/admin/workers", Scope: kit.Read, Handler: a.listWorkers},
 		{Method: http.MethodPost, Path: v1 + "/admin/workers/directive", Scope: kit.Admin, Handler: a.directWorkers},
 		{Method: http.MethodGet, Path: v1 + "/admin/workers/:id", Scope: kit.Read, Handler: a.getWorker},
-		{Method: http.MethodPost, Path: v1 + "/admin/workers/:id/quiet", Scope: kit.Admin, Handler: a.quietWorker},
+		{Method: http.MethodPost, Path: v1 + "/admin/workers/:id/quiet", Scope: kit.Admin, Handler: kit.Bare(a.quietWorker)},
 		{Method: http.MethodPost, Path: v1 + "/admin/workers/:id/directive", Scope: kit.Admin, Handler: a.directWorker},
-		{Method: http.MethodDelete, Path: v1 + "/admin/workers/:id", Scope: kit.Admin, Handler: a.removeWorker},
+		{Method: http.MethodDelete, Path: v1 + "/admin/workers/:id", Scope: kit.Admin, Handler: kit.Bare(a.removeWorker)},
 	})
 }
 

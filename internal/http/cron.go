@@ -80,10 +80,10 @@ func (s *Server) cronRoutes() []kit.Route {
 		{Method: http.MethodGet, Path: "/:name", Scope: kit.Read, Queues: kit.QueueOfCron, Handler: s.getCron},
 		{Method: http.MethodPut, Path: "/:name", Scope: kit.Produce, Queues: kit.QueueOfCron, Handler: s.putCron},
 		{Method: http.MethodPatch, Path: "/:name", Scope: kit.Produce, Queues: kit.QueueOfCron, Handler: s.patchCron},
-		{Method: http.MethodDelete, Path: "/:name", Scope: kit.Produce, Queues: kit.QueueOfCron, Handler: s.deleteCron},
-		{Method: http.MethodPost, Path: "/:name/pause", Scope: kit.Produce, Queues: kit.QueueOfCron, Handler: s.pauseCron},
-		{Method: http.MethodPost, Path: "/:name/resume", Scope: kit.Produce, Queues: kit.QueueOfCron, Handler: s.resumeCron},
-		{Method: http.MethodPost, Path: "/:name/trigger", Scope: kit.Produce, Queues: kit.QueueOfCron, Handler: s.triggerCron},
+		{Method: http.MethodDelete, Path: "/:name", Scope: kit.Produce, Queues: kit.QueueOfCron, Handler: kit.Bare(s.deleteCron)},
+		{Method: http.MethodPost, Path: "/:name/pause", Scope: kit.Produce, Queues: kit.QueueOfCron, Handler: kit.Bare(s.pauseCron)},
+		{Method: http.MethodPost, Path: "/:name/resume", Scope: kit.Produce, Queues: kit.QueueOfCron, Handler: kit.Bare(s.resumeCron)},
+		{Method: http.MethodPost, Path: "/:name/trigger", Scope: kit.Produce, Queues: kit.QueueOfCron, Handler: kit.Bare(s.triggerCron)},
 		{Method: http.MethodGet, Path: "/:name/history", Scope: kit.Read, Queues: kit.QueueOfCron, Handler: s.cronHistory},
 	}))
 }

@@ -24,9 +24,12 @@ func (s *Server) deadLetterRoutes() []kit.Route {
 		{Method: http.MethodPost, Path: dead + "/:id/retry", Scope: kit.Produce, Queues: kit.QueueOfJob, Handler: s.retryDeadLetter},
 		{Method: http.MethodPost, Path: admins + "/:id/retry", Scope: kit.Admin, Queues: kit.QueueOfJob, Handler: s.retryDeadLetter},
 		{Method: http.MethodGet, Path: dead + "/:id", Scope: kit.Read, Queues: kit.QueueOfJob, Handler: s.getDeadLetter},
-		{Method: http.MethodDelete, Path: dead + "/:id", Scope: kit.Produce, Queues: kit.QueueOfJob, Handler: s.deleteDeadLetter},
+		{Method: http.MethodDelete, Path: dead + "/:id", Scope: kit.Produce, Queues: kit.QueueOfJob, Handler: kit.Bare(s.deleteDeadLetter)},
 		{Method: http.MethodGet, Path: admins + "/:id", Scope: kit.Read, Queues: kit.QueueOfJob, Handler: s.getDeadLetterFlat},
-		{Method: http.MethodDelete, Path: admins + "/:id", Scope: kit.Admin, Queues: kit.QueueOfJob, Handler: s.deleteDeadLetterSilently},
+		{
+			Method: http.MethodDelete, Path: admins + "/:id", Scope: kit.Admin, Queues: kit.QueueOfJob,
+			Handler: kit.Bare(s.deleteDeadLetterSilently),
+		},
 	})
 }
 

@@ -21,14 +21,20 @@ func (s *Server) jobRoutes() []kit.Route {
 		{Method: http.MethodPost, Path: v1 + "/jobs", Scope: kit.Produce, Queues: kit.QueuesInBody, Handler: s.enqueue},
 		{Method: http.MethodPost, Path: v1 + "/jobs/batch", Scope: kit.Produce, Queues: kit.QueuesInBody, Handler: s.enqueueBatch},
 		{Method: http.MethodGet, Path: v1 + "/jobs/:id", Scope: kit.Read, Queues: kit.QueueOfJob, Handler: s.getJob},
-		{Method: http.MethodDelete, Path: v1 + "/jobs/:id", Scope: kit.Produce, Queues: kit.QueueOfJob, Handler: s.cancel},
-		{Method: http.MethodPost, Path: v1 + "/jobs/:id/cancel", Scope: kit.Produce, Queues: kit.QueueOfJob, Handler: s.cancel},
-		{Method: http.MethodPost, Path: v1 + "/jobs/:id/activate", Scope: kit.Produce, Queues: kit.QueueOfJob, Handler: s.activate},
+		{Method: http.MethodDelete, Path: v1 + "/jobs/:id", Scope: kit.Produce, Queues: kit.QueueOfJob, Handler: kit.Bare(s.cancel)},
+		{Method: http.MethodPost, Path: v1 + "/jobs/:id/cancel", Scope: kit.Produce, Queues: kit.QueueOfJob, Handler: kit.Bare(s.cancel)},
+		{
+			Method: http.MethodPost, Path: v1 + "/jobs/:id/activate", Scope: kit.Produce, Queues: kit.QueueOfJob,
+			Handler: kit.Bare(s.activate),
+		},
 		{Method: http.MethodPost, Path: v1 + "/jobs/:id/retry", Scope: kit.Produce, Queues: kit.QueueOfJob, Handler: s.retryJob},
 		{Method: http.MethodGet, Path: v1 + "/admin/jobs/:id", Scope: kit.Read, Queues: kit.QueueOfJob, Handler: s.getJobFlat},
 		{Method: http.MethodPatch, Path: v1 + "/jobs/:id", Scope: kit.Produce, Queues: kit.QueueOfJob, Handler: s.patchJob},
 		{Method: http.MethodPatch, Path: v1 + "/admin/jobs/:id", Scope: kit.Admin, Queues: kit.QueueOfJob, Handler: s.patchJob},
-		{Method: http.MethodPost, Path: v1 + "/admin/jobs/:id/cancel", Scope: kit.Admin, Queues: kit.QueueOfJob, Handler: s.cancel},
+		{
+			Method: http.MethodPost, Path: v1 + "/admin/jobs/:id/cancel", Scope: kit.Admin, Queues: kit.QueueOfJob,
+			Handler: kit.Bare(s.cancel),
+		},
 		{Method: http.MethodPost, Path: v1 + "/admin/jobs/:id/retry", Scope: kit.Admin, Queues: kit.QueueOfJob, Handler: s.retryJob},
 	})
 }

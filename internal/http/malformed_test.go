@@ -4,10 +4,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/labstack/echo/v4"
+
 	"github.com/ojs-pg/ojs-pg/internal/http/kit"
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
 // Every request here must be refused with a 4xx that names the field, and leave nothing behind.
@@ -572,4 +576,41 @@ func TestLargeButFine(t *testing.T) {
 	if got := a.do("GET", "/ojs/v1/jobs/"+id, "").want(200); !strings.Contains(got.body, string(args)) {
 		t.Error("the arguments came back different")
 	}
+}
+
+// noBodies are routes that do the same whatever is sent.
+var noBodies = []string{"POST /ojs/v1/admin/jobs/bulk/delete", "DELETE /ojs/v1/admin/queues/:name/jobs"}
+
+// A body that is no object is refused by every route, also by those that need none, and so is one that names a tenant.
+func TestBodiesOfEveryRoute(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	id := a.push(`{"type":"a","args":[]}`)
+	for _, route := range a.srv.handler.(*echo.Echo).Routes() {
+		name := route.Method + " " + route.Path
+		if route.Method == http.MethodGet || route.Method == http.MethodHead || strings.HasPrefix(route.Method, "echo") ||
+			slices.Contains(noBodies, name) {
+			continue
+		}
+		path := strings.NewReplacer(":id", id, ":name", "default").Replace(route.Path)
+		for _, body := range []string{`[]`, `null`, `{`, ` `} {
+			if r := a.do(route.Method, path, body); r.status != 400 || r.get("error.details.field") != "body" {
+				t.Errorf("%s %s: %d %s", name, body, r.status, r.body)
+			}
+		}
+	}
+	for _, path := range []string{"jobs/" + id + "/activate", "jobs/" + id + "/cancel", "cron/c/trigger", "admin/workers/w/quiet"} {
+		a.do("POST", "/ojs/v1/"+path, `{"tenant_id":"acme"}`).want(400).is(map[string]any{
+			"error.details.field": "tenant_id", "error.details.meant": "X-OJS-Tenant",
+		})
+		a.do("POST", "/ojs/v1/"+path, `{"resaon":"x"}`).want(400).is(map[string]any{"error.details.meant": "reason"})
+	}
+	if state := a.do("GET", "/ojs/v1/jobs/"+id, "").text("job.state"); state != "available" {
+		t.Errorf("the job is %s", state)
+	}
+	a.do("POST", "/ojs/v1/admin/dispatch/hold", `{"reason":"an outage"}`).want(200)
+	if got := pgtest.One[string](t, a.pool, "select reason from ojs.audit_trail order by n desc limit 1"); got != "an outage" {
+		t.Errorf("the audit trail has the reason %q", got)
+	}
+	a.do("DELETE", "/ojs/v1/jobs/"+id, `{"why":"not needed","x_tenant":"acme"}`).want(200)
 }

@@ -36,6 +36,22 @@ func (b Binder) Bind(into any, c echo.Context) error {
 	return o.Err()
 }
 
+// Bare is a handler that needs no body. One that is sent is read all the same, since it may name a tenant, and may say why.
+func Bare(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		var req struct {
+			Optional
+			_      struct{} `check:"near"`
+			Reason *string  `json:"reason"`
+		}
+		if err := c.Bind(&req); err != nil {
+			return err
+		}
+		Because(c, req.Reason)
+		return next(c)
+	}
+}
+
 // Into reads the fields of o into the struct that into points to, and then calls its Check(o), if there is one; faults go to o. A
 // field is read by its json name and its type:
 //
