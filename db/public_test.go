@@ -23,7 +23,7 @@ const staffMayCall = "_clock_lag _configured _counts_at _counts_since _detached_
 	"configure_pool configure_pools configure_queue configure_tenant delete_pool delete_queue doctor enqueue_rows fetch_many " +
 	"cancel_many configure_limits configure_static configure_tier create_api_key deregister_tenant jobs_floor list_jobs " +
 	"reprioritize resume_tenant " +
-	"revoke_api_key rotate_api_key set_tier suspend_tenant " +
+	"put_tenant revoke_api_key rotate_api_key set_tier suspend_tenant " +
 	"hold_dispatch limit_concurrency pause plan_cron preview_weight " +
 	"release_many release_throttle resume resume_dispatch schema_changing schema_hash stand_down throttle tick unplanned_crons upkeep " +
 	"watch_neighbours"
@@ -76,7 +76,7 @@ func TestPlannerSettings(t *testing.T) {
 			"_put_aside _recent _record_beat _retry_dead _served_queues _trim_cron_runs " +
 			"ack_many configure_pool configure_pools configure_static " +
 			"configure_tenant configure_tier delete_pool deregister_tenant explain fetch fetch_many job_results " +
-			"limit_concurrency pause release_many release_throttle reprioritize resume set_tier settle throttle tick",
+			"limit_concurrency pause put_tenant release_many release_throttle reprioritize resume set_tier settle throttle tick",
 		"enable_bitmapscan=off enable_hashjoin=off enable_mergejoin=off enable_seqscan=off jit=off " +
 			"max_parallel_workers_per_gather=0 plan_cache_mode=force_custom_plan: events jobs_floor list_jobs",
 		"jit=off plan_cache_mode=force_custom_plan: _fair_cursors _fairness _lock_matching _replay dead_letter_count" +

@@ -13592,15 +13592,11 @@ CREATE FUNCTION ojs.configure_static(p_kind text, p_name text, p_config jsonb, p
     SET plan_cache_mode TO 'force_generic_plan'
     SET enable_partition_pruning TO 'off'
     AS $$
-declare
-    v_fields jsonb;
 begin
     if p_kind = 'tier' then
-        perform ojs._check_tier(p_name);
-        v_fields := ojs._tier_fields(p_config);
+        perform ojs._check_tier(p_name), ojs._tier_fields(p_config);
     elsif p_kind = 'tenant' then
-        perform ojs._check_tenant(p_name);
-        v_fields := ojs._tenant_fields(p_config);
+        perform ojs._check_tenant(p_name), ojs._tenant_fields(p_config);
     else
         perform ojs._raise('OJ400', 'kind must be "tier" or "tenant"', '{"field": "kind"}');
     end if;
@@ -13617,7 +13613,7 @@ begin
     if p_kind = 'tier' then
         perform ojs.configure_tier(p_name, p_config, 'configuration file');
     else
-        perform ojs._fit_tenant(p_name, v_fields, 'configuration file');
+        perform ojs.put_tenant(p_name, p_config, 'configuration file');
     end if;
     return true;
 end;
@@ -14705,8 +14701,8 @@ CREATE FUNCTION ojs.help() RETURNS TABLE(purpose text, call text, does text)
             resume_dispatch}'),
         (8, 'configure', '{configure, configure_tenant, configure_queue, delete_queue, configure_pool, configure_pools, delete_pool,
             watch_neighbours, preview_weight}'),
-        (9, 'tenants', '{create_tenant_role, configure_tier, set_tier, configure_static, suspend_tenant, resume_tenant,
-            deregister_tenant, current_tenant, create_api_key, rotate_api_key, revoke_api_key}'),
+        (9, 'tenants', '{create_tenant_role, put_tenant, configure_tier, set_tier, configure_static, suspend_tenant,
+            resume_tenant, deregister_tenant, current_tenant, create_api_key, rotate_api_key, revoke_api_key}'),
         (10, 'look and keep', '{help, events, doctor, now, tick, upkeep, rebuild, cut_partition, drop_finished}')
     ) h(place, purpose, names)
     cross join lateral unnest(h.names) with ordinality u(name, n)
@@ -15365,6 +15361,31 @@ begin
         perform ojs._limit_crons(v_tenant);
     end if;
     return ojs._reschedule(v_cron, v_old);
+end;
+$$;
+
+CREATE FUNCTION ojs.put_tenant(p_tenant text, p_config jsonb, p_reason text DEFAULT NULL::text) RETURNS SETOF ojs.tenant
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_sort TO 'off'
+    SET jit TO 'off'
+    SET max_parallel_workers_per_gather TO '0'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_partition_pruning TO 'off'
+    AS $$
+declare
+    v_fields jsonb := ojs._tenant_fields(p_config);
+    v_before text := ojs._because(p_reason);
+begin
+    perform ojs._check_tenant(p_tenant);
+    perform ojs._alone_with_queues();
+    perform ojs._fit_tenant(p_tenant, v_fields, p_reason);
+    perform set_config('ojs.reason', v_before, true);
+    return query select t.* from ojs.tenant t where t.tenant_id = p_tenant;
 end;
 $$;
 

@@ -81,6 +81,50 @@ func TestStaticConfiguration(t *testing.T) {
 	has("acme", "")
 }
 
+// What configures a tenant in one step has its own numbers before its tier's, and copies none that it has otherwise.
+func TestTenantWithItsTier(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	operator := d.Operator()
+	tier(t, operator, "standard", tiers["standard"])
+	exec(t, operator, `select ojs.put_tenant('acme', '{"tier": "standard", "limits": {"max_concurrency": 20}, "weight": 7}', 'sold')`)
+	if got := standing(t, operator, "acme"); got != "7 0, max_concurrency 20, max_enqueue_rate 1000, max_queue_depth 50000" {
+		t.Errorf("it has %s", got)
+	}
+	others := one[int](t, operator, "select count(*) from ojs.audit_trail where tenant_id = 'acme' and reason is distinct from 'sold'")
+	if others > 0 {
+		t.Errorf("%d changes have another reason, or none", others)
+	}
+	if n := one[int](t, operator, "select count(*) from ojs.audit_trail where new ->> 'max_concurrency' = '10'"); n > 0 {
+		t.Error("the tier's max_concurrency was copied on the way")
+	}
+	// Its tier is known, and changes of it follow.
+	exec(t, operator, `select ojs.configure_tier('standard', '{"limits": {"max_queue_depth": 7}}')`)
+	if got := standing(t, operator, "acme"); got != "7 0, max_concurrency 20, max_enqueue_rate 1000, max_queue_depth 7" {
+		t.Errorf("it has %s", got)
+	}
+	exec(t, operator, `select ojs.put_tenant('acme', '{"tier": null, "max_scheduled": 3}')`)
+	if got := standing(t, operator, "acme"); got != "7 0, max_concurrency 20, max_enqueue_rate 1000, max_queue_depth 7, max_scheduled 3" {
+		t.Errorf("without its tier it has %s", got)
+	}
+	if n := one[int](t, operator, "select tenants from ojs.tiers"); n > 0 {
+		t.Errorf("%d tenants have the tier", n)
+	}
+	for _, c := range []struct{ config, state, field string }{
+		{`{"tier": "none"}`, "OJ404", "tier"},
+		{`{"tier": 1}`, "OJ422", "tier"},
+		{`{"weight": 0}`, "OJ422", "fairness_weight"},
+		{`{"max_jobs": 1}`, "OJ408", "max_jobs"},
+	} {
+		failure := refused(t, operator, c.state, "select ojs.put_tenant('acme', $1::text::jsonb)", c.config)
+		if got := detail(t, failure)["field"]; got != c.field {
+			t.Errorf("%s: field %v, want %s", c.config, got, c.field)
+		}
+	}
+	refused(t, operator, "OJ400", "select ojs.put_tenant('no tenant', '{}')")
+	refused(t, d.As("acme"), "42501", "select ojs.put_tenant('acme', '{}')")
+}
+
 // Servers that start at the same time with the same file apply it once, and none of them fails.
 func TestServersApplyAFileAtTheSameTime(t *testing.T) {
 	t.Parallel()

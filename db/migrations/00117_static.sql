@@ -25,22 +25,18 @@ grant select on ojs.static_config to ojs_service, ojs_operator;
 
 -- Applies an entry of a configuration file.
 -- Locks what ojs.configure_tier locks.
--- Writes static_config, and what ojs.configure_tier or ojs.set_tier write.
+-- Writes static_config, and what ojs.configure_tier or ojs.put_tenant write.
 -- +goose StatementBegin
 create function ojs.configure_static(
     p_kind text, p_name text, p_config jsonb, p_authoritative boolean default false, p_check boolean default false
 ) returns boolean
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
-declare
-    v_fields jsonb;
 begin
     if p_kind = 'tier' then
-        perform ojs._check_tier(p_name);
-        v_fields := ojs._tier_fields(p_config);
+        perform ojs._check_tier(p_name), ojs._tier_fields(p_config);
     elsif p_kind = 'tenant' then
-        perform ojs._check_tenant(p_name);
-        v_fields := ojs._tenant_fields(p_config);
+        perform ojs._check_tenant(p_name), ojs._tenant_fields(p_config);
     else
         perform ojs._raise('OJ400', 'kind must be "tier" or "tenant"', '{"field": "kind"}');
     end if;
@@ -57,7 +53,7 @@ begin
     if p_kind = 'tier' then
         perform ojs.configure_tier(p_name, p_config, 'configuration file');
     else
-        perform ojs._fit_tenant(p_name, v_fields, 'configuration file');
+        perform ojs.put_tenant(p_name, p_config, 'configuration file');
     end if;
     return true;
 end;
@@ -65,10 +61,35 @@ $$;
 -- +goose StatementEnd
 comment on function ojs.configure_static(text, text, jsonb, boolean, boolean) is
 'Applies an entry of a configuration file, and returns whether it did. p_kind tier: as ojs.configure_tier; tenant: {"limits": {...},
-"fairness_weight": 10, "priority_boost": 0, "tier": "standard"}, each of them only if the entry is about it; limits may stand at its top,
-too, and go before those of the tier. Nothing is done if the same was applied to the same before, whatever was changed since, so that this
-stays, unless p_authoritative says that the file wins. p_check: only says what is wrong. Raises what ojs.configure_tier and ojs.set_tier
-raise.';
+"fairness_weight": 10, "priority_boost": 0, "tier": "standard"}, as ojs.put_tenant. Nothing is done if the same was applied to the same
+before, whatever was changed since, so that this stays, unless p_authoritative says that the file wins. p_check: only says what is wrong.
+Raises what ojs.configure_tier and ojs.put_tenant raise.';
+
+-- Configures a tenant: its tier, and what it has of its own.
+-- Locks what ojs.configure_tier locks.
+-- Writes what ojs.set_tier writes.
+-- +goose StatementBegin
+create function ojs.put_tenant(p_tenant text, p_config jsonb, p_reason text default null) returns setof ojs.tenant
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_fields jsonb := ojs._tenant_fields(p_config);
+    v_before text := ojs._because(p_reason);
+begin
+    perform ojs._check_tenant(p_tenant);
+    perform ojs._alone_with_queues();
+    perform ojs._fit_tenant(p_tenant, v_fields, p_reason);
+    perform set_config('ojs.reason', v_before, true);
+    return query select t.* from ojs.tenant t where t.tenant_id = p_tenant;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs.put_tenant(text, jsonb, text) is
+'Configures a tenant in one step, and returns its configuration. p_config: {"tier": "standard", "limits": {...}, "fairness_weight": 10,
+"priority_boost": 0}, each of them only if it is to be set; weight is another name of fairness_weight, and limits, as for
+ojs.configure_limits, may stand at the top, too. A tier is given as by ojs.set_tier, null takes it away, and what stands beside it goes
+before what the tier says. p_reason: for the audit trail. Raises invalid_request, validation_error, unsupported, not_found, conflict in a
+transaction that has fetched jobs.';
 
 -- +goose StatementBegin
 create function ojs._tenant_fields(p_config jsonb) returns jsonb

@@ -26,8 +26,8 @@ as $$
             resume_dispatch}'),
         (8, 'configure', '{configure, configure_tenant, configure_queue, delete_queue, configure_pool, configure_pools, delete_pool,
             watch_neighbours, preview_weight}'),
-        (9, 'tenants', '{create_tenant_role, configure_tier, set_tier, configure_static, suspend_tenant, resume_tenant,
-            deregister_tenant, current_tenant, create_api_key, rotate_api_key, revoke_api_key}'),
+        (9, 'tenants', '{create_tenant_role, put_tenant, configure_tier, set_tier, configure_static, suspend_tenant,
+            resume_tenant, deregister_tenant, current_tenant, create_api_key, rotate_api_key, revoke_api_key}'),
         (10, 'look and keep', '{help, events, doctor, now, tick, upkeep, rebuild, cut_partition, drop_finished}')
     ) h(place, purpose, names)
     cross join lateral unnest(h.names) with ordinality u(name, n)

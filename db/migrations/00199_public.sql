@@ -65,7 +65,7 @@ select ojs._to_each('{
 select ojs._to_each('{configure_limits, suspend_tenant, resume_tenant, deregister_tenant, list_jobs, jobs_floor, cancel_many,
         reprioritize}',
     'grant execute on function %s to ojs_service, ojs_operator');
-select ojs._to_each('{configure_tier, set_tier, configure_static}',
+select ojs._to_each('{configure_tier, set_tier, put_tenant, configure_static}',
     'grant execute on function %s to ojs_service, ojs_operator');
 -- Helpers of views.
 select ojs._to_each('{
@@ -119,7 +119,7 @@ grant select on
 -- +goose StatementBegin
 select ojs._to_each('{
         fetch, fetch_many, configure_tenant, configure_pool, configure_pools, delete_pool, limit_concurrency, pause, resume, _notify_room,
-        throttle, release_throttle, deregister_tenant, reprioritize, configure_tier, set_tier, configure_static,
+        throttle, release_throttle, deregister_tenant, reprioritize, configure_tier, set_tier, put_tenant, configure_static,
         _give_room,
         ack_many, settle, release_many, _extend, tick, job_results, explain,
         _arrivals, _recent, _lately, _pools_lately, _served_queues, _clock_lag, _oldest_aside, _own_shards, _own_shard_counts, _put_aside,

@@ -105,7 +105,7 @@ select array(select f.name from f order by f.name limit @max_rows::int offset @s
 
 -- name: Tenants :many
 select s.tenant_id as id, s.weight::numeric as weight, coalesce(t.priority_boost, 0)::int as priority_boost,
-    coalesce(t.max_priority, 100)::int as max_priority, coalesce(t.over_priority, 'refuse')::text as over_priority, t.created_at,
+    coalesce(t.max_priority, 100)::int as max_priority, coalesce(t.over_priority, 'refuse')::text as over_priority, t.created_at, x.tier,
     coalesce(s.effective_share, 0)::float8 as effective_share, coalesce(s.actual_share, 0)::float8 as actual_share,
     coalesce(s.deficit, 0)::float8 as deficit, s.dispatched, s.total_jobs,
     coalesce(extract(epoch from s.oldest_wait) * 1000, 0)::bigint as oldest_wait_ms,
@@ -126,6 +126,7 @@ cross join lateral ojs._counts_since('', s.tenant_id, n.counts, ojs.now() - inte
 left join ojs.rule r on r.tenant_id = s.tenant_id and r.queue = ''
 left join ojs.suspended u on u.tenant_id = s.tenant_id
 left join ojs.departure e on e.tenant_id = s.tenant_id
+left join ojs.tenant_tier x on x.tenant_id = s.tenant_id
 where s.tenant_id = any (@names::text[])
 order by s.tenant_id;
 
@@ -150,12 +151,14 @@ select * from ojs.configure_tenant(@tenant::text, sqlc.narg('weight')::numeric, 
     sqlc.narg('max_priority')::int, sqlc.narg('over_priority')::text);
 
 -- name: PutTenant :one
--- The same and, if asked for, limits, in one transaction. In this order, which is that of the locks.
+-- The same and, if asked for, limits, or a tier with what goes before it, in one transaction. In this order, which is that of the locks.
 select t.tenant_id
 from (select count(*) from ojs.configure_limits(@tenant::text, sqlc.narg('limits')::jsonb, null, sqlc.narg('reason')::text)
     where sqlc.narg('limits')::jsonb is not null) l
+cross join lateral (select count(*) from ojs.put_tenant(@tenant::text, sqlc.narg('with_tier')::jsonb, sqlc.narg('reason')::text)
+    where sqlc.narg('with_tier')::jsonb is not null and l.count >= 0) w
 cross join lateral (select t.tenant_id from ojs.configure_tenant(@tenant::text, sqlc.narg('weight')::numeric,
-    sqlc.narg('priority_boost')::int, sqlc.narg('max_priority')::int, sqlc.narg('over_priority')::text) t where l.count >= 0) t;
+    sqlc.narg('priority_boost')::int, sqlc.narg('max_priority')::int, sqlc.narg('over_priority')::text) t where w.count >= 0) t;
 
 -- name: ConfigureLimits :one
 select coalesce(jsonb_object_agg(l.resource, ojs._limit_json(l)), '{}')::jsonb as limits

@@ -2,12 +2,14 @@ package admin
 
 import (
 	"encoding/json"
+	"errors"
 	"net/http"
 
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojs-pg/ojs-pg/internal/http/kit"
 	"github.com/ojs-pg/ojs-pg/internal/names"
+	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
@@ -63,7 +65,7 @@ func tenantOf(t *sqlcgen.TenantsRow) map[string]any {
 	weight := json.Number(t.Weight)
 	tenant := map[string]any{
 		"id": t.ID, "name": t.ID, "state": t.State, "weight": weight, "fairness_weight": weight,
-		"priority_boost": t.PriorityBoost, "max_priority": t.MaxPriority, "over_priority": t.OverPriority,
+		"priority_boost": t.PriorityBoost, "max_priority": t.MaxPriority, "over_priority": t.OverPriority, "tier": t.Tier,
 		"limits": limitsOf(t, false), "stats": statsOf(t),
 	}
 	if t.CreatedAt != nil {
@@ -129,7 +131,8 @@ func (a *Admin) tenantStats(c echo.Context) error {
 const noMaxPriority = 100
 
 // tenantRequest sets what of a tenant can be set: its weight, under any of its three names, its boost, and how high the priorities of its
-// jobs may be, and its limits. What cannot is refused, because a limit that is accepted and not kept would be worse.
+// jobs may be, its limits, and its tier, which null takes away. What cannot is refused, because a limit that is accepted and not kept
+// would be worse.
 type tenantRequest struct {
 	_              struct{}        `check:"configurable"`
 	PriorityBoost  *int32          `json:"priority_boost"`
@@ -137,6 +140,7 @@ type tenantRequest struct {
 	OverPriority   *string         `json:"over_priority"`
 	Reason         *string         `json:"reason"`
 	TenantID       *string         `json:"tenant_id"`
+	Tier           *string         `json:"tier"`
 	Limits         json.RawMessage `json:"limits" check:"object,storable"`
 	Weight         json.RawMessage `json:"weight" check:"number,storable"`
 	FairnessWeight json.RawMessage `json:"fairness_weight" check:"number,storable"`
@@ -145,11 +149,14 @@ type tenantRequest struct {
 		Weight json.RawMessage `json:"weight" check:"number,storable"`
 	} `json:"fairness"`
 
-	weight *string
+	weight   *string
+	weightAt string
+	tiered   bool // the tier is given, be it null
 }
 
 // Check settles which weight is meant, and what null is.
 func (r *tenantRequest) Check(o *kit.Object) {
+	r.tiered = o.Has("tier")
 	take := func(at string, raw json.RawMessage) {
 		if raw == nil {
 			return
@@ -158,7 +165,7 @@ func (r *tenantRequest) Check(o *kit.Object) {
 		if r.weight != nil && *r.weight != v {
 			o.Fail(kit.Invalid(at, "disagrees with another spelling of the weight"))
 		}
-		r.weight = &v
+		r.weight, r.weightAt = &v, at
 	}
 	take("weight", r.Weight)
 	take("fairness_weight", r.FairnessWeight)
@@ -168,6 +175,39 @@ func (r *tenantRequest) Check(o *kit.Object) {
 	if most := int32(noMaxPriority); o.Has("max_priority") && o.Raw("max_priority") == nil {
 		r.MaxPriority = &most
 	}
+}
+
+// params are what SQL is asked for. With a tier weight, boost and limits are set in one step with it, so that none is copied from the tier
+// that the body has otherwise.
+func (r *tenantRequest) params(id string) (sqlcgen.PutTenantParams, error) {
+	p := sqlcgen.PutTenantParams{Tenant: id, MaxPriority: r.MaxPriority, OverPriority: r.OverPriority, Reason: r.Reason}
+	if !r.tiered {
+		p.Weight, p.PriorityBoost, p.Limits = r.weight, r.PriorityBoost, r.Limits
+		return p, nil
+	}
+	with := map[string]any{"tier": r.Tier}
+	if r.weight != nil {
+		with["fairness_weight"] = json.RawMessage(*r.weight)
+	}
+	if r.PriorityBoost != nil {
+		with["priority_boost"] = *r.PriorityBoost
+	}
+	if r.Limits != nil {
+		with["limits"] = r.Limits
+	}
+	var err error
+	p.WithTier, err = json.Marshal(with)
+	return p, err
+}
+
+// located says of an error what the client calls the field.
+func (a *Admin) located(err error, r *tenantRequest) error {
+	var known *pg.Error
+	if errors.As(a.DB.Err(err), &known) && known.Details["field"] == "fairness_weight" {
+		kit.Locate(known, r.weightAt)
+		return known
+	}
+	return a.underLimits(err, r.Limits)
 }
 
 // putTenant is for all tenants: what one's weight and boost give it, the others lose.
@@ -187,16 +227,16 @@ func (a *Admin) putTenant(c echo.Context) error {
 	if req.TenantID != nil && *req.TenantID != id {
 		return kit.Invalid("tenant_id", "is not the one of the path")
 	}
-	params := sqlcgen.PutTenantParams{
-		Tenant: id, Weight: req.weight, PriorityBoost: req.PriorityBoost, MaxPriority: req.MaxPriority, OverPriority: req.OverPriority,
-		Reason: req.Reason, Limits: req.Limits,
+	params, err := req.params(id)
+	if err != nil {
+		return err
 	}
 	known, err := a.SQL.TenantIsConfigured(a.Context(c), id)
 	if err != nil {
 		return err
 	}
 	if _, err := kit.Patiently(a.Kit, c, (*sqlcgen.Queries).PutTenant, params); err != nil {
-		return a.underLimits(err, req.Limits)
+		return a.located(err, &req)
 	}
 	a.RefreshDoor(a.Context(c))
 	t, err := a.oneTenant(c)

@@ -828,26 +828,30 @@ const putTenant = `-- name: PutTenant :one
 select t.tenant_id
 from (select count(*) from ojs.configure_limits($1::text, $2::jsonb, null, $3::text)
     where $2::jsonb is not null) l
-cross join lateral (select t.tenant_id from ojs.configure_tenant($1::text, $4::numeric,
-    $5::int, $6::int, $7::text) t where l.count >= 0) t
+cross join lateral (select count(*) from ojs.put_tenant($1::text, $4::jsonb, $3::text)
+    where $4::jsonb is not null and l.count >= 0) w
+cross join lateral (select t.tenant_id from ojs.configure_tenant($1::text, $5::numeric,
+    $6::int, $7::int, $8::text) t where w.count >= 0) t
 `
 
 type PutTenantParams struct {
 	Tenant        string  `json:"tenant"`
 	Limits        []byte  `json:"limits"`
 	Reason        *string `json:"reason"`
+	WithTier      []byte  `json:"with_tier"`
 	Weight        *string `json:"weight"`
 	PriorityBoost *int32  `json:"priority_boost"`
 	MaxPriority   *int32  `json:"max_priority"`
 	OverPriority  *string `json:"over_priority"`
 }
 
-// The same and, if asked for, limits, in one transaction. In this order, which is that of the locks.
+// The same and, if asked for, limits, or a tier with what goes before it, in one transaction. In this order, which is that of the locks.
 func (q *Queries) PutTenant(ctx context.Context, arg PutTenantParams) (string, error) {
 	row := q.db.QueryRow(ctx, putTenant,
 		arg.Tenant,
 		arg.Limits,
 		arg.Reason,
+		arg.WithTier,
 		arg.Weight,
 		arg.PriorityBoost,
 		arg.MaxPriority,
@@ -1673,7 +1677,7 @@ func (q *Queries) TenantShares(ctx context.Context, names []string) ([]TenantSha
 
 const tenants = `-- name: Tenants :many
 select s.tenant_id as id, s.weight::numeric as weight, coalesce(t.priority_boost, 0)::int as priority_boost,
-    coalesce(t.max_priority, 100)::int as max_priority, coalesce(t.over_priority, 'refuse')::text as over_priority, t.created_at,
+    coalesce(t.max_priority, 100)::int as max_priority, coalesce(t.over_priority, 'refuse')::text as over_priority, t.created_at, x.tier,
     coalesce(s.effective_share, 0)::float8 as effective_share, coalesce(s.actual_share, 0)::float8 as actual_share,
     coalesce(s.deficit, 0)::float8 as deficit, s.dispatched, s.total_jobs,
     coalesce(extract(epoch from s.oldest_wait) * 1000, 0)::bigint as oldest_wait_ms,
@@ -1694,6 +1698,7 @@ cross join lateral ojs._counts_since('', s.tenant_id, n.counts, ojs.now() - inte
 left join ojs.rule r on r.tenant_id = s.tenant_id and r.queue = ''
 left join ojs.suspended u on u.tenant_id = s.tenant_id
 left join ojs.departure e on e.tenant_id = s.tenant_id
+left join ojs.tenant_tier x on x.tenant_id = s.tenant_id
 where s.tenant_id = any ($1::text[])
 order by s.tenant_id
 `
@@ -1705,6 +1710,7 @@ type TenantsRow struct {
 	MaxPriority    int32      `json:"max_priority"`
 	OverPriority   string     `json:"over_priority"`
 	CreatedAt      *time.Time `json:"created_at"`
+	Tier           *string    `json:"tier"`
 	EffectiveShare float64    `json:"effective_share"`
 	ActualShare    float64    `json:"actual_share"`
 	Deficit        float64    `json:"deficit"`
@@ -1749,6 +1755,7 @@ func (q *Queries) Tenants(ctx context.Context, names []string) ([]TenantsRow, er
 			&i.MaxPriority,
 			&i.OverPriority,
 			&i.CreatedAt,
+			&i.Tier,
 			&i.EffectiveShare,
 			&i.ActualShare,
 			&i.Deficit,
