@@ -177,6 +177,7 @@ func TestTenantOfANewJob(t *testing.T) {
 		{"insert, nobody named", insert(service, "", ""), "_default"},
 		{"insert, named", insert(service, ", tenant_id", ", 'acme'"), "acme"},
 		{"insert, in meta", insert(service, ", meta", `, '{"tenant_id": "globex"}'`), "globex"},
+		{"insert, the default named, in meta", insert(service, ", tenant_id, meta", `, '_default', '{"tenant_id": "globex"}'`), "globex"},
 		{"insert of a tenant", insert(acme, "", ""), "acme"},
 		{"insert of a tenant, in meta", insert(acme, ", meta", `, '{"tenant_id": "acme"}'`), "acme"},
 	}
