@@ -63,6 +63,15 @@ CREATE TYPE ojs._job_fields AS (
 	tenant_id json
 );
 
+CREATE TYPE ojs._new_group AS (
+	tenant_id text,
+	queue text,
+	state ojs.job_state,
+	jobs integer,
+	bytes bigint,
+	sizes bigint[]
+);
+
 CREATE TYPE ojs.refusal AS (
 	sqlstate text,
 	message text,
@@ -94,7 +103,8 @@ CREATE TYPE ojs._new_place AS (
 	n integer,
 	tenant_id text,
 	queue text,
-	state ojs.job_state
+	state ojs.job_state,
+	bytes bigint
 );
 
 CREATE TYPE ojs._settlement AS (
@@ -394,31 +404,32 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._admit(p_tenants text[], p_queues text[], p_states ojs.job_state[], p_jobs integer[], p_each boolean, p_new boolean DEFAULT true) RETURNS TABLE(tenant_id text, queue text, state ojs.job_state, room integer, refusal ojs.refusal)
+CREATE FUNCTION ojs._admit(p_groups ojs._new_group[], p_each boolean, p_new boolean DEFAULT true) RETURNS TABLE(tenant_id text, queue text, state ojs.job_state, room integer, refusal ojs.refusal)
     LANGUAGE plpgsql ROWS 10
     AS $$
 declare
-    v_jobs  int;
+    v_group ojs._new_group;
     v_most  record;
     v_quota ojs.quota;
+    v_want  bigint;
 begin
-    for tenant_id, queue, state, v_jobs in
-        select u.tenant_id, u.queue, u.state, u.jobs
-        from unnest(p_tenants, p_queues, p_states, p_jobs) with ordinality u(tenant_id, queue, state, jobs, n)
+    for v_group in
+        select u.tenant_id, u.queue, u.state, u.jobs, u.bytes, u.sizes from unnest(p_groups) with ordinality u
         -- Statements that wait for stripes do so in one order, or they would wait for each other.
-        order by case when not p_each then u.tenant_id end, case when not p_each then u.queue end, u.n
+        order by case when not p_each then u.tenant_id end, case when not p_each then u.queue end, u.ordinality
     loop
-        room := v_jobs;
+        select v_group.tenant_id, v_group.queue, v_group.state, v_group.jobs into tenant_id, queue, state, room;
         refusal := null;
         if p_each then
-            v_most := ojs._room_for(tenant_id, queue, state, v_jobs, p_new);
+            v_most := ojs._room_for(v_group, p_new);
             room := v_most.room;
             refusal := v_most.refusal;
+            v_group.bytes := v_group.sizes[room];
         end if;
         for v_quota in select q.* from ojs._quotas_of(tenant_id, queue, state, p_new) q where room > 0 loop
-            if not ojs._take_tokens(v_quota, room, not p_each) then
-                refusal := ojs._beyond(v_quota, tenant_id, queue, room, (
-                    select sum(u.jobs) from unnest(p_tenants, p_queues, p_jobs) u(tenant_id, queue, jobs)
+            v_want := ojs._tokens_for(v_quota, room, v_group.bytes);
+            if not ojs._take_tokens(v_quota, v_want, not p_each) then
+                refusal := ojs._beyond(v_quota, tenant_id, queue, v_want, (select sum(u.jobs) from unnest(p_groups) u
                     where u.tenant_id = v_quota.tenant_id and v_quota.queue in ('', u.queue)));
                 room := 0;
                 exit;
@@ -432,15 +443,17 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._admit_one(p_tenant text, p_queue text, p_state ojs.job_state) RETURNS void
+CREATE FUNCTION ojs._admit_one(p_tenant text, p_queue text, p_state ojs.job_state, p_bytes bigint) RETURNS void
     LANGUAGE plpgsql
     AS $$
 declare
     v_quota ojs.quota;
+    v_want  bigint;
 begin
     for v_quota in select q.* from ojs._quotas_of(p_tenant, p_queue, p_state, true) q loop
-        if not ojs._take_tokens(v_quota, 1, true) then
-            perform ojs._refuse(ojs._beyond(v_quota, p_tenant, p_queue, 1, 1));
+        v_want := ojs._tokens_for(v_quota, 1, p_bytes);
+        if not ojs._take_tokens(v_quota, v_want, true) then
+            perform ojs._refuse(ojs._beyond(v_quota, p_tenant, p_queue, v_want, 1));
         end if;
     end loop;
 end;
@@ -1392,6 +1405,10 @@ CREATE FUNCTION ojs._beyond(p_charged real, p_started timestamp with time zone, 
     LANGUAGE sql IMMUTABLE
     AS $$ select greatest(ojs._seconds(p_ended - p_started)::float8, 0) - p_charged $$;
 
+CREATE FUNCTION ojs._most(p_resource text) RETURNS bigint
+    LANGUAGE sql IMMUTABLE
+    AS $$ select case p_resource when 'max_stored_bytes' then 1000000000000000 else 1000000000 end $$;
+
 CREATE TABLE ojs.quota (
     tenant_id text DEFAULT ''::text NOT NULL COLLATE pg_catalog."C",
     queue text DEFAULT ''::text NOT NULL COLLATE pg_catalog."C",
@@ -1407,17 +1424,18 @@ CREATE TABLE ojs.quota (
     warned integer DEFAULT 0 NOT NULL,
     warned_at timestamp with time zone,
     warn_from numeric DEFAULT 0.8 NOT NULL,
+    measure_at timestamp with time zone,
     reason text,
     CONSTRAINT burst_in_range CHECK (((burst IS NULL) OR ((burst >= 1) AND (burst <= 1000000000)) OR ojs._raise('OJ422'::text, 'max_enqueue_rate.burst must be an integer between 1 and 1000000000'::text, '{"field": "max_enqueue_rate.burst"}'::jsonb))),
-    CONSTRAINT maximum_in_range CHECK ((((maximum >= ((resource <> ALL (ARRAY['max_queue_depth'::text, 'max_scheduled'::text])))::integer) AND (maximum <= 1000000000)) OR ojs._raise('OJ422'::text, format('%s must be an integer between %s and 1000000000'::text, resource, ((resource <> ALL (ARRAY['max_queue_depth'::text, 'max_scheduled'::text])))::integer), jsonb_build_object('field', resource)))),
+    CONSTRAINT maximum_in_range CHECK ((((maximum >= ((resource <> ALL (ARRAY['max_queue_depth'::text, 'max_scheduled'::text])))::integer) AND (maximum <= ojs._most(resource))) OR ojs._raise('OJ422'::text, format('%s must be an integer between %s and %s'::text, resource, ((resource <> ALL (ARRAY['max_queue_depth'::text, 'max_scheduled'::text])))::integer, ojs._most(resource)), jsonb_build_object('field', resource)))),
     CONSTRAINT period_in_range CHECK (((period IS NULL) OR ((period >= '00:00:01'::interval) AND (period <= '31 days'::interval)) OR ojs._raise('OJ422'::text, 'max_enqueue_rate.period must be between PT1S and P31D'::text, '{"field": "max_enqueue_rate.period"}'::jsonb))),
-    CONSTRAINT resource_known CHECK ((resource = ANY (ARRAY['max_enqueue_rate'::text, 'max_queue_depth'::text, 'max_scheduled'::text, 'max_depth'::text, 'max_in_flight_requests'::text, 'max_waiting_polls'::text])))
+    CONSTRAINT resource_known CHECK ((resource = ANY (ARRAY['max_enqueue_rate'::text, 'max_queue_depth'::text, 'max_scheduled'::text, 'max_depth'::text, 'max_stored_bytes'::text, 'max_in_flight_requests'::text, 'max_waiting_polls'::text])))
 )
 WITH (vacuum_truncate=off);
 
 ALTER TABLE ONLY ojs.quota FORCE ROW LEVEL SECURITY;
 
-CREATE FUNCTION ojs._beyond(p_quota ojs.quota, p_tenant text, p_queue text, p_jobs integer, p_together bigint) RETURNS ojs.refusal
+CREATE FUNCTION ojs._beyond(p_quota ojs.quota, p_tenant text, p_queue text, p_want bigint, p_together bigint) RETURNS ojs.refusal
     LANGUAGE plpgsql
     AS $$
 declare
@@ -1425,10 +1443,11 @@ declare
     v_left float8 := (select coalesce(sum(ojs._grown(p_quota, s.tokens, s.at, v_now)), 0) from ojs.stripe s where s.quota = p_quota.id);
     v_used bigint := ceil(greatest(0, coalesce(p_quota.burst, p_quota.maximum) - v_left - 1e-6));
     -- Others have what is missing locked, and may give it back.
-    v_busy boolean := nullif(v_left + 1e-6 >= p_jobs, false);
+    v_busy boolean := nullif(v_left + 1e-6 >= p_want, false);
     v_wait int := case when v_busy then 1 when p_quota.period is not null
-        then least(2147483647, greatest(1, ceil((p_jobs - v_left - 1e-6) * date_part('epoch', p_quota.period) / p_quota.maximum)))
-        else greatest(1, least(300, coalesce(ceil((p_jobs - v_left) / nullif(ojs._leaving(p_quota.tenant_id, p_quota.queue), 0)), 30))) end;
+        then least(2147483647, greatest(1, ceil((p_want - v_left - 1e-6) * date_part('epoch', p_quota.period) / p_quota.maximum)))
+        when p_quota.resource = 'max_stored_bytes' then null
+        else greatest(1, least(300, coalesce(ceil((p_want - v_left) / nullif(ojs._leaving(p_quota.tenant_id, p_quota.queue), 0)), 30))) end;
 begin
     if p_together > p_quota.burst then
         return row('OJ422', format('jobs may be at most %s at once, by max_enqueue_rate of tenant ''%s''', p_quota.burst, p_tenant),
@@ -1438,7 +1457,8 @@ begin
             jsonb_strip_nulls(jsonb_build_object('queue', p_queue, 'depth', v_used, 'bound', p_quota.maximum, 'strategy', 'reject',
                 'retry_after', v_wait, 'busy', v_busy)))::ojs.refusal;
     end if;
-    return row('OJ429', format('Tenant ''%s'' has exceeded %s (%s)', p_tenant, p_quota.resource, p_quota.maximum),
+    return row(case when v_wait is null then 'OJ507' else 'OJ429' end,
+        format('Tenant ''%s'' has exceeded %s (%s)', p_tenant, p_quota.resource, p_quota.maximum),
         jsonb_strip_nulls(jsonb_build_object('tenant_id', p_tenant, 'queue', nullif(p_quota.queue, ''), 'limit', p_quota.resource,
             'current', v_used, 'maximum', coalesce(p_quota.burst, p_quota.maximum), 'retry_after', v_wait, 'busy', v_busy)))::ojs.refusal;
 end;
@@ -1448,13 +1468,14 @@ CREATE FUNCTION ojs._beyond_limits(p_places ojs._new_place[], p_each boolean, p_
     LANGUAGE sql ROWS 10
     AS $$
     with places as materialized (
-        select p.*, row_number() over (partition by p.tenant_id, p.queue, p.state order by p.n) as nth from unnest(p_places) p
+        select p.*, row_number() over w as nth, sum(p.bytes) over w as so_far from unnest(p_places) p
+        window w as (partition by p.tenant_id, p.queue, p.state order by p.n)
     ), admitted as materialized (
-        select a.* from (
-            select array_agg(g.tenant_id) as tenants, array_agg(g.queue) as queues, array_agg(g.state) as states, array_agg(g.jobs) as jobs
-            from (select p.tenant_id, p.queue, p.state, count(*)::int as jobs from places p group by p.tenant_id, p.queue, p.state
-                order by min(p.n)) g
-        ) g cross join lateral ojs._admit(g.tenants, g.queues, g.states, g.jobs, p_each, p_new) a
+        select a.* from ojs._admit(array(
+            select row(p.tenant_id, p.queue, p.state, count(*), max(p.so_far), case when p_each then array_agg(p.so_far order by p.n) end)
+                ::ojs._new_group
+            from places p group by p.tenant_id, p.queue, p.state order by min(p.n)
+        ), p_each, p_new) a
     )
     select p.n, case when p_each then ojs._indexed(a.refusal, p.n) else a.refusal end from places p
     join admitted a on a.tenant_id = p.tenant_id and a.queue = p.queue and a.state = p.state
@@ -2901,7 +2922,7 @@ CREATE FUNCTION ojs._count_quotas() RETURNS void
     update ojs.quota q
     set due = true, used = coalesce((select sum(ojs._counting(q.resource, t)) from ojs.tally t
         where q.tenant_id in ('', t.tenant_id) and q.queue in ('', t.queue)), 0)
-    where q.stripes > 0 and q.period is null
+    where q.stripes > 0 and q.period is null and q.resource <> 'max_stored_bytes'
 $$;
 
 CREATE FUNCTION ojs._counted_snapshot() RETURNS pg_snapshot
@@ -2921,7 +2942,8 @@ CREATE FUNCTION ojs._counting(p_resource text, p_counts ojs.tally) RETURNS bigin
     AS $$
     select case p_resource when 'max_scheduled' then p_counts.scheduled
         when 'max_queue_depth' then p_counts.scheduled + p_counts.available + p_counts.pending
-        when 'max_depth' then p_counts.scheduled + p_counts.available + p_counts.pending + p_counts.active + p_counts.retryable end
+        when 'max_depth' then p_counts.scheduled + p_counts.available + p_counts.pending + p_counts.active + p_counts.retryable
+        else 0 end
 $$;
 
 CREATE FUNCTION ojs._counts_at(p_queue text, p_tenant text, p_at timestamp with time zone) RETURNS ojs.counts
@@ -4029,7 +4051,8 @@ begin
     if not found then
         perform ojs._raise('OJ410', format('job %s exists already', p_id), jsonb_build_object('field', 'id', 'job_id', p_id));
     end if;
-    perform ojs._admit_one(p_tenant, p_queue, v_state) from ojs.settings s where s.limits;
+    perform ojs._admit_one(p_tenant, p_queue, v_state, ojs._size(p_args, p_meta, p_tags, p_retry, p_options, p_extra))
+    from ojs.settings s where s.limits;
     insert into ojs.journal (tenant_id, queue, priority, to_state, jobs, lo, hi, at)
     values (p_tenant, p_queue, v_job.priority, v_state, 1, v_job.seq, v_job.seq, p_now);
     if v_state = 'available' then
@@ -4512,6 +4535,16 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._first_measure() RETURNS timestamp with time zone
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    return (select min(coalesce(d.measure_at, '-infinity')) from ojs._measurable() d
+        where d.measure_at is null or d.tokens * 2 < d.maximum);
+end;
+$$;
+
 CREATE FUNCTION ojs._first_of(p_plan integer[], p_q integer, p_count integer) RETURNS integer[]
     LANGUAGE plpgsql
     AS $$
@@ -4941,7 +4974,7 @@ WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_thr
 
 ALTER TABLE ONLY ojs.stripe FORCE ROW LEVEL SECURITY;
 
-CREATE FUNCTION ojs._gather(p_quota ojs.quota, p_jobs integer, p_part boolean, p_wait boolean) RETURNS SETOF ojs.stripe
+CREATE FUNCTION ojs._gather(p_quota ojs.quota, p_want bigint, p_part boolean, p_wait boolean) RETURNS SETOF ojs.stripe
     LANGUAGE plpgsql
     AS $$
 declare
@@ -4954,7 +4987,7 @@ begin
     select array_agg(s.n order by s.tokens desc, s.n), sum(s.tokens) into v_rest, v_sum
     from (select s.n, ojs._grown(p_quota, s.tokens, s.at, v_now) as tokens from ojs.stripe s where s.quota = p_quota.id) s;
     -- There are none of a limit that somebody has just removed.
-    if v_rest is null or v_sum + 1e-6 < p_jobs and not p_part and not p_quota.soft then
+    if v_rest is null or v_sum + 1e-6 < p_want and not p_part and not p_quota.soft then
         return;
     end if;
     -- Nobody waits for a soft limit, nor for other tenants, who share the bound of a queue.
@@ -4962,12 +4995,12 @@ begin
         if v_try = 2 then
             -- One that has enough: whoever waits for all keeps those that come free from the others.
             perform ojs._await_stripes(p_quota.id, array(select s.n from ojs.stripe s where s.quota = p_quota.id and s.n = any (v_rest)
-                and ojs._grown(p_quota, s.tokens, s.at, v_now) + v_got >= p_jobs order by (s.n + pg_backend_pid()) % 16 limit 1));
+                and ojs._grown(p_quota, s.tokens, s.at, v_now) + v_got >= p_want order by (s.n + pg_backend_pid()) % 16 limit 1));
         elsif v_try = 3 then
             perform ojs._await_stripes(p_quota.id, v_rest);
         end if;
         for i in 1 .. cardinality(v_rest) loop
-            exit when v_got + 1e-6 >= p_jobs;
+            exit when v_got + 1e-6 >= p_want;
             v_stripe := ojs._stripe(p_quota, v_rest[i], v_now);
             if v_stripe.n is not null then
                 v_got := v_got + v_stripe.tokens;
@@ -4976,12 +5009,12 @@ begin
             end if;
         end loop;
         v_rest := array_remove(v_rest, null);
-        exit when v_got + 1e-6 >= p_jobs or v_rest = '{}';
+        exit when v_got + 1e-6 >= p_want or v_rest = '{}';
     end loop;
 end;
 $$;
 
-CREATE FUNCTION ojs._give_back(p_tenant text, p_queue text, p_state ojs.job_state) RETURNS void
+CREATE FUNCTION ojs._give_back(p_tenant text, p_queue text, p_state ojs.job_state, p_bytes bigint) RETURNS void
     LANGUAGE plpgsql
     AS $$
 declare
@@ -4993,7 +5026,8 @@ begin
         cross join lateral ojs._stripe(v_quota, (pg_backend_pid() + n) % v_quota.stripes, ojs.now()) s
         where s.n is not null limit 1;
         update ojs.stripe s
-        set tokens = v_stripe.tokens + 1, at = v_stripe.at, uses = s.uses + 1, rev = s.rev + (s.uses % 64 = 63)::int
+        set tokens = v_stripe.tokens + ojs._tokens_for(v_quota, 1, p_bytes), at = v_stripe.at, uses = s.uses + 1,
+            rev = s.rev + (s.uses % 64 = 63)::int
         where s.quota = v_stripe.quota and s.n = v_stripe.n and s.rev = v_stripe.rev;
     end loop;
 end;
@@ -5594,10 +5628,11 @@ declare
 begin
     return query
     with given as materialized (
-        select g.*, coalesce(g.given_id, ojs._uuid_v7()) as id, case when g.state = 'available' then nextval('ojs.job_seq') end as seq
+        select g.*, ojs._size(g.args, g.meta, g.tags, g.retry, g.options, g.extra) as bytes, coalesce(g.given_id, ojs._uuid_v7()) as id,
+            case when g.state = 'available' then nextval('ojs.job_seq') end as seq
         from ojs._judged_jobs(p_jobs, v_own, v_tenant, p_tenant, v_now, v_latest) g
     ), beyond as materialized (
-        select b.* from ojs._beyond_limits(array(select row(g.n, g.tenant_id, g.queue, g.state)::ojs._new_place from given g
+        select b.* from ojs._beyond_limits(array(select row(g.n, g.tenant_id, g.queue, g.state, g.bytes)::ojs._new_place from given g
             where g.refusal is null), p_each) b where (select s.limits from ojs.settings s)
         union all select g.n, g.refusal from given g where not p_each and exists (select from given b where not b.refusal is null)
     ), allowed as not materialized (select g.* from given g where g.refusal is null and g.n not in (select b.n from beyond b)
@@ -5615,10 +5650,9 @@ begin
         from allowed g where g.given_id is not null
         on conflict do nothing returning id, tenant_id
     ), twice as materialized (
-        select d.n, ojs._indexed(ojs._duplicate(d.id), d.n) as refusal
-        from (select g.*, row_number() over (partition by g.id, g.tenant_id order by g.n) as nth from allowed g
-            where g.given_id is not null) d
-        where d.nth > 1 or (d.id, d.tenant_id) not in (select a.id, a.tenant_id from named a)
+        select d.n, ojs._indexed(ojs._duplicate(d.id), d.n) as refusal from (
+            select g.*, row_number() over (partition by g.id, g.tenant_id order by g.n) as nth from allowed g where g.given_id is not null
+        ) d where d.nth > 1 or (d.id, d.tenant_id) not in (select a.id, a.tenant_id from named a)
     ), kept as not materialized (select g.* from allowed g where g.given_id is null or g.n not in (select t.n from twice t)
     ), noted as (
         insert into ojs.journal as w (tenant_id, queue, priority, to_state, jobs, lo, hi)
@@ -5629,8 +5663,8 @@ begin
         select ojs._notify(array_agg(distinct n.awaited)) from noted n having count(n.awaited) > 0 union all
         select ojs._remind(r.kind, array_agg(r.at), array_agg(k.tenant_id), array_agg(k.id)) from kept k
         cross join lateral (values ('due'::ojs.timer_kind, k.scheduled_at, k.state = 'scheduled'), ('expiry', k.expires_at, true))
-            r(kind, at, told) where r.told and r.at is not null group by r.kind
-        union all select ojs._give_back(g.tenant_id, g.queue, g.state) from twice t join given g on g.n = t.n, ojs.settings s where s.limits
+            r(kind, at, told) where r.told and r.at is not null group by r.kind union all
+        select ojs._give_back(g.tenant_id, g.queue, g.state, g.bytes) from twice join given g using (n), ojs.settings s where s.limits
     )
     select k.n, null::text, null::text, null::jsonb, k.state, 0, null::uuid, null::timestamptz, null::timestamptz, null::timestamptz,
         null::timestamptz, v_now, null::text, null::int, null::real, null::jsonb, null::json, k.seq, k.tenant_id, k.id, k.queue, k.type,
@@ -5839,7 +5873,7 @@ begin
         (select s.limits from ojs.settings s) into v_queues, v_limits;
     if found then
         if v_limits then
-            perform ojs._admit_one(i.tenant_id, i.queue, i.state) from inserted i;
+            perform ojs._admit_one(i.tenant_id, i.queue, i.state, ojs._size(i.args, i.meta)) from inserted i;
         end if;
         if v_queues is not null then
             perform ojs._notify(v_queues);
@@ -5869,10 +5903,9 @@ begin
             i.visibility_timeout_ms, i.tags, i.args, i.meta, i.retry, i.options, i.extra) from inserted i;
         perform ojs._raise('40001', 'a job was refused for a time that has come since');
     end if;
-    perform ojs._refuse(a.refusal) from (
-        select array_agg(i.tenant_id) as tenants, array_agg(i.queue) as queues, array_agg(i.state) as states, array_agg(i.jobs) as jobs
-        from (select j.tenant_id, j.queue, j.state, count(*)::int as jobs from inserted j group by j.tenant_id, j.queue, j.state) i
-    ) i cross join lateral ojs._admit(i.tenants, i.queues, i.states, i.jobs, false) a where v_limits;
+    perform ojs._refuse(a.refusal) from ojs._admit(array(
+        select row(j.tenant_id, j.queue, j.state, count(*), sum(ojs._size(j.args, j.meta, j.tags, j.retry, j.options, j.extra)), null)
+            ::ojs._new_group from inserted j where v_limits group by j.tenant_id, j.queue, j.state), false) a where v_limits;
     perform ojs._remind('due', array_agg(j.scheduled_at), array_agg(j.tenant_id), array_agg(j.id))
     from (select j.*, row_number() over () / 100000 as part from inserted j where j.state = 'scheduled') j group by j.part;
     perform ojs._remind('expiry', array_agg(j.expires_at), array_agg(j.tenant_id), array_agg(j.id))
@@ -6414,8 +6447,8 @@ CREATE FUNCTION ojs._limit_fields(p_limits jsonb, p_queue text) RETURNS jsonb
     LANGUAGE plpgsql
     AS $$
 declare
-    c_known  constant text[] := '{max_concurrency, max_enqueue_rate, max_queue_depth, max_scheduled, max_in_flight_requests,
-        max_waiting_polls}';
+    c_known  constant text[] := '{max_concurrency, max_enqueue_rate, max_queue_depth, max_scheduled, max_stored_bytes,
+        max_in_flight_requests, max_waiting_polls}';
     v_fields jsonb := '{}';
     v_field  record;
     v_value  jsonb;
@@ -6433,7 +6466,7 @@ begin
     loop
         if v_field.name <> all (c_known) then
             perform ojs._not_a_setting(v_field.key, c_known, 'The limits are ' || array_to_string(c_known, ', ') || '.');
-        elsif p_queue is not null and v_field.name in ('max_in_flight_requests', 'max_waiting_polls') then
+        elsif p_queue is not null and v_field.name in ('max_stored_bytes', 'max_in_flight_requests', 'max_waiting_polls') then
             perform ojs._raise('OJ422', format('%s is of a tenant, not of a queue', v_field.key), jsonb_build_object('field', v_field.key));
         end if;
         v_value := ojs._limit_value(v_field.key, v_field.name, v_field.value, v_field.per_second);
@@ -6656,14 +6689,15 @@ begin
     end if;
     v_bad := (select min(f.key) from jsonb_each(v_value) f where case
         when f.key = 'limit' or f.key = 'burst' and v_rate then
-            jsonb_typeof(f.value) <> 'number' or (f.value #>> '{}') !~ '^\d{1,10}$' or f.value::text::bigint > 1000000000
+            jsonb_typeof(f.value) <> 'number' or (f.value #>> '{}') !~ '^\d{1,16}$' or f.value::text::bigint > ojs._most(p_name)
         when f.key = 'period' and v_rate then jsonb_typeof(f.value) <> 'string' or ojs._duration(f.value #>> '{}') is null
         when f.key = 'soft' and p_name not in ('max_concurrency', 'max_in_flight_requests', 'max_waiting_polls') then
             jsonb_typeof(f.value) <> 'boolean'
         else true end);
     if v_bad is not null then
         perform ojs._raise('OJ422', format('%s.%s %s', p_field, left(v_bad, 100), case v_bad
-                when 'limit' then 'must be an integer of at most 1000000000' when 'burst' then 'must be an integer of at most 1000000000'
+                when 'limit' then format('must be an integer of at most %s', ojs._most(p_name))
+                when 'burst' then format('must be an integer of at most %s', ojs._most(p_name))
                 when 'period' then 'must be an ISO 8601 duration such as PT1M' when 'soft' then 'must be true or false'
                 else 'is not known' end),
             jsonb_build_object('field', p_field || '.' || left(v_bad, 100)));
@@ -6885,12 +6919,14 @@ CREATE FUNCTION ojs._look_at_quotas(p_mark pg_snapshot, p_now timestamp with tim
         where (q.due or q.warned_at is not null and q.period is not null) and q.stripes > 0
             and not exists (select from recent r where r.id = q.id)
     )
-    select (a.q).id, case when c.rate then 0 else (a.q).maximum - u.used - t.tokens end::bigint,
-        case when c.rate then ceil((a.q).burst - t.tokens - 1e-6) else u.used end::bigint,
-        case when c.rate then ((a.q).burst - floor(t.tokens + 1e-6)) / (a.q).burst
+    select (a.q).id, case when c.by_itself then 0 else (a.q).maximum - u.used - t.tokens end::bigint,
+        case when c.by_itself then ceil(c.most - t.tokens - 1e-6) else u.used end::bigint,
+        case when c.by_itself then (c.most - floor(t.tokens + 1e-6)) / c.most
             when (a.q).maximum > 0 then u.used / (a.q).maximum::float8 else 1 end
     from asked a
-    cross join lateral (select (a.q).period is not null as rate) c
+    -- Tokens of a rate grow, and ojs._measure gives those of bytes.
+    cross join lateral (select (a.q).period is not null or (a.q).resource = 'max_stored_bytes' as by_itself,
+        coalesce((a.q).burst, (a.q).maximum) as most) c
     cross join lateral (select (a.q).used + a.more as used) u
     cross join lateral (
         select coalesce(sum(ojs._grown(a.q, s.tokens, s.at, p_now)), 0) as tokens from ojs.stripe s where s.quota = (a.q).id
@@ -6973,9 +7009,12 @@ CREATE FUNCTION ojs._make_cron_job(p_cron ojs.cron, p_run ojs.cron_run, p_open u
 declare
     v_run   ojs.cron_run := p_run;
     v_state text;
+    v_meta  jsonb := ojs._cron_meta(p_cron.meta, p_cron.name, p_run.due_at, p_run.at);
+    v_bytes bigint := ojs._size(p_cron.args, v_meta, p_cron.tags, p_cron.retry, p_cron.options, p_cron.extra);
 begin
     if not p_run.manual and exists (select from ojs.settings s
-            cross join lateral ojs._room_for(p_cron.tenant_id, p_cron.queue, 'available', 1, true) r
+            cross join lateral ojs._room_for(
+                row(p_cron.tenant_id, p_cron.queue, 'available', 1, v_bytes, array[v_bytes])::ojs._new_group, true) r
             where s.limits and (r.refusal).detail ? 'busy') then
         -- To enqueue waits for transactions that have what is left of a limit, and one tenant's would stop the clock.
         perform ojs._raise('OJ503', 'others have what is left of a limit');
@@ -6983,7 +7022,7 @@ begin
     -- One subtransaction for both: when the new job is refused, those before it go on.
     perform ojs.cancel(o.id, p_cron.tenant_id) from unnest(p_open) o(id) where p_cron.overlap_policy = 'cancel_previous';
     perform ojs.enqueue(p_cron.type, p_cron.args, p_cron.queue, p_cron.priority,
-        p_meta => ojs._cron_meta(p_cron.meta, p_cron.name, p_run.due_at, p_run.at), p_retry => p_cron.retry,
+        p_meta => v_meta, p_retry => p_cron.retry,
         p_max_attempts => p_cron.max_attempts, p_timeout_ms => p_cron.timeout_ms,
         p_visibility_timeout_ms => coalesce(p_cron.visibility_timeout_ms, 600000), p_tags => p_cron.tags,
         p_pending => ojs._waits_for_run(p_cron, p_open), p_options => p_cron.options, p_extra => p_cron.extra,
@@ -7053,6 +7092,47 @@ CREATE FUNCTION ojs._meant(p_name text, p_known text[]) RETURNS text
 CREATE FUNCTION ojs._meant_field(p_name text) RETURNS text
     LANGUAGE sql IMMUTABLE
     AS $$ select ojs._meant(p_name, array(select jsonb_object_keys(ojs._new_job_fields()))) $$;
+
+CREATE FUNCTION ojs._measurable() RETURNS TABLE(id bigint, tenant_id text, maximum bigint, measure_at timestamp with time zone, tokens double precision)
+    LANGUAGE sql STABLE ROWS 10
+    AS $$
+    select q.id, q.tenant_id, q.maximum, q.measure_at, (select coalesce(sum(s.tokens), 0) from ojs.stripe s where s.quota = q.id)
+    from ojs.quota q where q.resource = 'max_stored_bytes'
+$$;
+
+CREATE FUNCTION ojs._measure() RETURNS text
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_began timestamptz := clock_timestamp();
+    v_looks ojs.quota_look[];
+    v_left  bigint[];
+    v_noted int;
+begin
+    -- One statement, because in each snapshot bytes, tokens and room are the maximum in sum: a transaction that commits turns tokens into
+    -- bytes, and only this function, one at a time, and whoever changes the maximum make room into tokens.
+    with due as materialized (
+        select d.* from ojs._measurable() d where d.measure_at is null or d.measure_at <= ojs.now() and d.tokens * 2 < d.maximum
+    ), stored as materialized (
+        select j.tenant_id, sum(ojs._size(j.args, j.meta, j.tags, j.retry, j.options, j.extra, j.result, j.errors)) as bytes
+        from (
+            select j.tenant_id, j.args, j.meta, j.tags, j.retry, j.options, j.extra, j.result, j.errors from ojs.job j
+            union all
+            select j.tenant_id, j.args, j.meta, j.tags, j.retry, j.options, j.extra, j.result, j.errors from ojs.dead_job j
+        ) j where j.tenant_id in (select d.tenant_id from due d) group by j.tenant_id
+    )
+    select array_agg(row(d.id, floor(d.maximum - coalesce(s.bytes, 0) - d.tokens), 0, 0)::ojs.quota_look) into v_looks
+    from due d left join stored s on s.tenant_id = d.tenant_id;
+    v_left := array(select g from ojs._grant(v_looks) g);
+    -- What all of this costs is at most a fiftieth of the time of one session.
+    update ojs.quota q
+    set due = true, measure_at = ojs.now() + greatest(50 * (clock_timestamp() - v_began),
+        case when q.id = any (v_left) then interval '1 second' else '1 minute' end)
+    from (select o.id from ojs.quota o where o.id in (select l.id from unnest(v_looks) l) for update skip locked) o where q.id = o.id;
+    get diagnostics v_noted = row_count;
+    return case when v_noted < cardinality(v_looks) then ojs._in_use() else 'done' end;
+end;
+$$;
 
 CREATE FUNCTION ojs._meet(p_from pg_snapshot, p_to pg_snapshot) RETURNS void
     LANGUAGE sql
@@ -8915,7 +8995,8 @@ CREATE FUNCTION ojs._quotas_of(p_tenant text, p_queue text, p_state ojs.job_stat
     LANGUAGE sql STABLE ROWS 2
     AS $$
     select q.* from ojs._quotas_for(p_tenant, p_queue) q
-    where case q.resource when 'max_enqueue_rate' then p_new when 'max_scheduled' then p_state = 'scheduled' else true end
+    where case when q.resource in ('max_enqueue_rate', 'max_stored_bytes') then p_new
+        when q.resource = 'max_scheduled' then p_state = 'scheduled' else true end
     order by q.tenant_id, q.queue, q.resource
 $$;
 
@@ -9707,7 +9788,7 @@ begin
         ) j
         where p_any or exists (select from ojs.dead_letter d where d.id = a.id and d.tenant_id = a.tenant_id and not d.aside)
     ), beyond as materialized (
-        select b.* from ojs._beyond_limits(array(select row(h.n, h.tenant_id, h.queue, 'available')::ojs._new_place from held h), p_each,
+        select b.* from ojs._beyond_limits(array(select row(h.n, h.tenant_id, h.queue, 'available', 0)::ojs._new_place from held h), p_each,
             false) b where (select s.limits from ojs.settings s)
     ), kept as materialized (
         select h.* from held h where h.n not in (select b.n from beyond b) order by h.finished_at, h.id
@@ -10125,20 +10206,25 @@ CREATE FUNCTION ojs._room(p_queue text, p_tenant text) RETURNS TABLE(jobs intege
     where r.tenant_id = p_tenant and r.queue in ('', p_queue)
 $$;
 
-CREATE FUNCTION ojs._room_for(p_tenant text, p_queue text, p_state ojs.job_state, p_jobs integer, p_new boolean, OUT room integer, OUT refusal ojs.refusal) RETURNS record
+CREATE FUNCTION ojs._room_for(p_group ojs._new_group, p_new boolean, OUT room integer, OUT refusal ojs.refusal) RETURNS record
     LANGUAGE plpgsql
     AS $$
 declare
-    v_quota  ojs.quota;
-    v_tokens float8;
+    v_quota ojs.quota;
+    v_fit   float8;
 begin
-    room := p_jobs;
+    room := p_group.jobs;
     -- All are locked before one is taken from, because the scarcest says how many of the jobs there are tokens for.
-    for v_quota in select q.* from ojs._quotas_of(p_tenant, p_queue, p_state, p_new) q where not q.soft loop
-        select floor(coalesce(sum(s.tokens), 0) + 1e-6) into v_tokens from ojs._gather(v_quota, p_jobs, true, false) s;
-        if v_tokens < room then
-            room := greatest(v_tokens, 0);
-            refusal := ojs._beyond(v_quota, p_tenant, p_queue, room + 1, null);
+    for v_quota in select q.* from ojs._quotas_of(p_group.tenant_id, p_group.queue, p_group.state, p_new) q where not q.soft loop
+        select floor(coalesce(sum(s.tokens), 0) + 1e-6) into v_fit
+        from ojs._gather(v_quota, ojs._tokens_for(v_quota, p_group.jobs, p_group.bytes), true, false) s;
+        if v_quota.resource = 'max_stored_bytes' then
+            v_fit := (select count(*) from unnest(p_group.sizes) s where s <= v_fit);
+        end if;
+        if v_fit < room then
+            room := greatest(v_fit, 0);
+            refusal := ojs._beyond(v_quota, p_group.tenant_id, p_group.queue,
+                ojs._tokens_for(v_quota, room + 1, p_group.sizes[room + 1]), null);
         end if;
     end loop;
 end;
@@ -10745,6 +10831,9 @@ CREATE FUNCTION ojs._set_quota(p_tenant text, p_queue text, p_resource text, p_v
     AS $$
 declare
     v_quota ojs.quota;
+    v_bytes boolean := p_resource = 'max_stored_bytes';
+    v_old   bigint := (select q.maximum from ojs.quota q
+        where v_bytes and q.tenant_id = p_tenant and q.queue = p_queue and q.resource = p_resource);
 begin
     if p_value is null then
         delete from ojs.quota q where q.tenant_id = p_tenant and q.queue = p_queue and q.resource = p_resource;
@@ -10762,14 +10851,22 @@ begin
             where p_tenant in ('', t.tenant_id) and p_queue in ('', t.queue)), 0) else 0 end)
     on conflict (tenant_id, queue, resource) do update
     set maximum = excluded.maximum, period = excluded.period, burst = excluded.burst, soft = excluded.soft, reason = excluded.reason,
-        warn_from = excluded.warn_from, due = true, stripes = excluded.stripes,
+        warn_from = excluded.warn_from, due = true, stripes = excluded.stripes, measure_at = null,
         -- The same rate once more begins with no full burst. Beyond a soft limit one stripe may lack what the others have.
         id = case when (excluded.soft, excluded.stripes, excluded.period) is distinct from (q.soft, q.stripes, q.period)
             or q.period is not null and (excluded.maximum, excluded.burst) <> (q.maximum, q.burst) then excluded.id else q.id end
     returning * into v_quota;
     insert into ojs.stripe (quota, n, tokens, at)
-    select v_quota.id, n, coalesce(v_quota.burst::float8 / v_quota.stripes, 0), ojs.now() from generate_series(0, v_quota.stripes - 1) n
+    select v_quota.id, n, coalesce(v_quota.burst, v_quota.maximum * v_bytes::int)::float8 / nullif(v_quota.stripes, 0),
+        ojs.now()
+    from generate_series(0, v_quota.stripes - 1) n
     where not exists (select from ojs.stripe s where s.quota = v_quota.id);
+    if v_bytes then
+        -- Where none are left, more than the old maximum may be there, and only ojs._measure knows.
+        perform ojs._grant(array[row(v_quota.id, v_quota.maximum - v_old, 0, 0)::ojs.quota_look])
+        where not found and (select sum(s.tokens) > 0 from ojs.stripe s where s.quota = v_quota.id);
+        perform pg_notify('ojs_wake', 'upkeep');
+    end if;
 end;
 $$;
 
@@ -11164,6 +11261,15 @@ CREATE FUNCTION ojs._since(p_from pg_snapshot, p_to pg_snapshot, p_fold boolean)
     select m.* from pg_snapshot_xip(p_from) x(xid)
     cross join lateral (select m.* from ojs._movement m where m.xid = x.xid and m.lo is null offset 0) m
     where not p_fold and pg_visible_in_snapshot(x.xid, coalesce(p_to, (select pg_current_snapshot())))
+$$;
+
+CREATE FUNCTION ojs._size(p_args json, p_meta jsonb, p_tags text[] DEFAULT NULL::text[], p_retry jsonb DEFAULT NULL::jsonb, p_options json DEFAULT NULL::json, p_extra json DEFAULT NULL::json, p_result json DEFAULT NULL::json, p_errors jsonb DEFAULT NULL::jsonb) RETURNS bigint
+    LANGUAGE sql STABLE
+    AS $$
+    -- A bare row with its entries in two indexes, and half of each page left for changes, takes 580 bytes (TestWhatAJobTakesUp).
+    select 512 + pg_column_size(p_args) + pg_column_size(p_meta) + coalesce(pg_column_size(p_tags), 0)
+        + coalesce(pg_column_size(p_retry), 0) + coalesce(pg_column_size(p_options), 0) + coalesce(pg_column_size(p_extra), 0)
+        + coalesce(pg_column_size(p_result), 0) + coalesce(pg_column_size(p_errors), 0)::bigint
 $$;
 
 CREATE FUNCTION ojs._skim(p_queue text, p_priority integer, p_tenant text, p_locked boolean DEFAULT false) RETURNS integer
@@ -11565,7 +11671,7 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._take_at_once(p_quota ojs.quota, p_jobs integer) RETURNS boolean
+CREATE FUNCTION ojs._take_at_once(p_quota ojs.quota, p_want bigint) RETURNS boolean
     LANGUAGE plpgsql
     AS $$
 declare
@@ -11573,21 +11679,21 @@ declare
     v_own int := pg_backend_pid() % p_quota.stripes;
 begin
     update ojs.stripe s
-    set tokens = ojs._grown(p_quota, s.tokens, s.at, v_now) - p_jobs, at = ojs._seen_at(s.at, v_now), uses = s.uses + 1,
+    set tokens = ojs._grown(p_quota, s.tokens, s.at, v_now) - p_want, at = ojs._seen_at(s.at, v_now), uses = s.uses + 1,
         rev = s.rev + (s.uses % 64 = 63)::int
     from (select o.ctid as spot from ojs.stripe o where o.quota = p_quota.id and o.n = v_own
         order by o.rev desc limit 1 for update skip locked) o
-    where s.ctid = o.spot and ojs._grown(p_quota, s.tokens, s.at, v_now) >= p_jobs;
+    where s.ctid = o.spot and ojs._grown(p_quota, s.tokens, s.at, v_now) >= p_want;
     if found then
         return true;
     end if;
     -- Somebody has that one, for as long as a commit takes. The others begin at different ones, too, or they would meet at one.
     update ojs.stripe s
-    set tokens = ojs._grown(p_quota, s.tokens, s.at, v_now) - p_jobs, at = ojs._seen_at(s.at, v_now), uses = s.uses + 1,
+    set tokens = ojs._grown(p_quota, s.tokens, s.at, v_now) - p_want, at = ojs._seen_at(s.at, v_now), uses = s.uses + 1,
         rev = s.rev + (s.uses % 64 = 63)::int
-    from (select o.ctid as spot from ojs.stripe o where o.quota = p_quota.id and ojs._grown(p_quota, o.tokens, o.at, v_now) >= p_jobs
+    from (select o.ctid as spot from ojs.stripe o where o.quota = p_quota.id and ojs._grown(p_quota, o.tokens, o.at, v_now) >= p_want
         order by (o.n + v_own) % p_quota.stripes limit 1 for update skip locked) o
-    where s.ctid = o.spot and ojs._grown(p_quota, s.tokens, s.at, v_now) >= p_jobs;
+    where s.ctid = o.spot and ojs._grown(p_quota, s.tokens, s.at, v_now) >= p_want;
     return found;
 end;
 $$;
@@ -11796,19 +11902,19 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._take_tokens(p_quota ojs.quota, p_jobs integer, p_wait boolean) RETURNS boolean
+CREATE FUNCTION ojs._take_tokens(p_quota ojs.quota, p_want bigint, p_wait boolean) RETURNS boolean
     LANGUAGE plpgsql
     AS $$
 declare
     v_stripes ojs.stripe[];
     v_stripe  ojs.stripe;
-    v_left    float8 := p_jobs;
+    v_left    float8 := p_want;
 begin
-    if ojs._take_at_once(p_quota, p_jobs) then
+    if ojs._take_at_once(p_quota, p_want) then
         return true;
     end if;
-    v_stripes := array(select s from ojs._gather(p_quota, p_jobs, false, p_wait) s);
-    if not p_quota.soft and (select coalesce(sum(s.tokens), 0) from unnest(v_stripes) s) + 1e-6 < p_jobs then
+    v_stripes := array(select s from ojs._gather(p_quota, p_want, false, p_wait) s);
+    if not p_quota.soft and (select coalesce(sum(s.tokens), 0) from unnest(v_stripes) s) + 1e-6 < p_want then
         return false;
     end if;
     foreach v_stripe in array v_stripes loop
@@ -12043,7 +12149,8 @@ begin
         (7, 'max_enqueue_rate.period', ojs._duration(v_fields #>> '{max_enqueue_rate,period}') not between '1 second' and '31 days',
             'must be between PT1S and P31D'),
         (8, 'max_in_flight_requests', (v_fields #>> '{max_in_flight_requests,limit}')::bigint < 1, 'must be at least 1'),
-        (9, 'max_waiting_polls', (v_fields #>> '{max_waiting_polls,limit}')::bigint < 1, 'must be at least 1')
+        (9, 'max_stored_bytes', (v_fields #>> '{max_stored_bytes,limit}')::bigint < 1, 'must be at least 1'),
+        (10, 'max_waiting_polls', (v_fields #>> '{max_waiting_polls,limit}')::bigint < 1, 'must be at least 1')
     ) c(n, field, wrong, must) where c.wrong order by c.n limit 1;
     if found then
         perform ojs._raise('OJ422', v_bad.field || ' ' || v_bad.must, jsonb_build_object('field', v_bad.field));
@@ -12118,6 +12225,10 @@ CREATE FUNCTION ojs._to_dead_letters(p_retry jsonb, p_entry jsonb) RETURNS boole
     LANGUAGE sql IMMUTABLE
     AS $$ select p_entry ->> 'code' = 'DEAD_LETTER' or p_retry ->> 'on_exhaustion' = 'dead_letter'
     and p_entry ->> 'code' not in ('DISCARD', 'FAIL') $$;
+
+CREATE FUNCTION ojs._tokens_for(p_quota ojs.quota, p_jobs integer, p_bytes bigint) RETURNS bigint
+    LANGUAGE sql IMMUTABLE
+    AS $$ select case p_quota.resource when 'max_stored_bytes' then p_bytes else p_jobs end $$;
 
 CREATE FUNCTION ojs._too_deep(p_json jsonb) RETURNS boolean
     LANGUAGE plpgsql IMMUTABLE
@@ -14298,7 +14409,7 @@ begin
         select m as job, exists (select from ojs.waiter w where w.queue = p_queue) as awaited,
             (select s.limits from ojs.settings s) as limits into v_made from made m;
         if v_made.limits then
-            perform ojs._admit_one(v_tenant, p_queue, 'available');
+            perform ojs._admit_one(v_tenant, p_queue, 'available', ojs._size(p_args, p_meta));
         end if;
         if v_made.awaited then
             perform ojs._notify(array[p_queue]);
@@ -16170,6 +16281,7 @@ begin
         v_result.step := case v_result.task
             when 'cut' then ojs._upkeep_cut(v_plan, v_now)
             when 'drop' then ojs._upkeep_drop(v_plan, v_now)
+            when 'measure' then ojs._measure()
             else ojs._delete_expired_keys(1000) end;
     exception when sqlstate 'OJ400' or sqlstate 'OJ409' then
         v_result.step := 'not yet: ' || sqlerrm;
@@ -18038,7 +18150,7 @@ ALTER TABLE ONLY ojs.upkeep_task FORCE ROW LEVEL SECURITY;
 CREATE VIEW ojs.upkeep_status WITH (security_invoker='true') AS
  SELECT d.task,
         CASE
-            WHEN ((d.due_at IS NOT NULL) AND ((d.task = 'cut'::text) OR (h.held_at IS NULL))) THEN LEAST(GREATEST(d.due_at, t.not_before),
+            WHEN ((d.due_at IS NOT NULL) AND ((d.task = ANY (ARRAY['cut'::text, 'measure'::text])) OR (h.held_at IS NULL))) THEN LEAST(GREATEST(d.due_at, t.not_before),
             CASE
                 WHEN (d.undo_at IS NOT NULL) THEN GREATEST(d.undo_at, (t.last_at + '00:00:02'::interval))
                 ELSE NULL::timestamp with time zone
@@ -18076,6 +18188,10 @@ CREATE VIEW ojs.upkeep_status WITH (security_invoker='true') AS
         UNION ALL
          SELECT 'forget'::text,
             (ojs._first_expiry() + '00:01:00'::interval),
+            NULL::timestamp with time zone
+        UNION ALL
+         SELECT 'measure'::text,
+            ojs._first_measure() AS _first_measure,
             NULL::timestamp with time zone) d
      CROSS JOIN ojs.settings h)
      LEFT JOIN ojs.upkeep_task t ON ((t.task = d.task)));

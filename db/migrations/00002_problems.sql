@@ -64,6 +64,8 @@ insert into ojs.problem (sqlstate, code, http_status, retryable, title, hint) va
         'Try again after the seconds that Retry-After or retry_after names.'),
     ('OJ430', 'QUEUE_FULL',           429, true,  'The queue has reached its depth bound.',
         'Try again after the seconds that Retry-After or retry_after names.'),
+    ('OJ507', 'TENANT_LIMIT_EXCEEDED', 507, false, 'The tenant has no room left for what its jobs store.',
+        'Room comes back when retention drops jobs; ojs.purge_dead_letters makes some now. The limit is max_stored_bytes.'),
     ('OJ503', 'backend_unavailable',  503, true,  'Dispatch is held up by another transaction.',
         'Try again shortly.'),
     ('0A000', 'backend_unavailable',  503, true,  'The schema has changed at this moment.',

@@ -34,7 +34,7 @@ begin
         select m as job, exists (select from ojs.waiter w where w.queue = p_queue) as awaited,
             (select s.limits from ojs.settings s) as limits into v_made from made m;
         if v_made.limits then
-            perform ojs._admit_one(v_tenant, p_queue, 'available');
+            perform ojs._admit_one(v_tenant, p_queue, 'available', ojs._size(p_args, p_meta));
         end if;
         if v_made.awaited then
             perform ojs._notify(array[p_queue]);
@@ -81,7 +81,8 @@ begin
     if not found then
         perform ojs._raise('OJ410', format('job %s exists already', p_id), jsonb_build_object('field', 'id', 'job_id', p_id));
     end if;
-    perform ojs._admit_one(p_tenant, p_queue, v_state) from ojs.settings s where s.limits;
+    perform ojs._admit_one(p_tenant, p_queue, v_state, ojs._size(p_args, p_meta, p_tags, p_retry, p_options, p_extra))
+    from ojs.settings s where s.limits;
     insert into ojs.journal (tenant_id, queue, priority, to_state, jobs, lo, hi, at)
     values (p_tenant, p_queue, v_job.priority, v_state, 1, v_job.seq, v_job.seq, p_now);
     if v_state = 'available' then

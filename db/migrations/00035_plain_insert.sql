@@ -68,7 +68,7 @@ begin
         (select s.limits from ojs.settings s) into v_queues, v_limits;
     if found then
         if v_limits then
-            perform ojs._admit_one(i.tenant_id, i.queue, i.state) from inserted i;
+            perform ojs._admit_one(i.tenant_id, i.queue, i.state, ojs._size(i.args, i.meta)) from inserted i;
         end if;
         if v_queues is not null then
             perform ojs._notify(v_queues);
@@ -98,10 +98,9 @@ begin
             i.visibility_timeout_ms, i.tags, i.args, i.meta, i.retry, i.options, i.extra) from inserted i;
         perform ojs._raise('40001', 'a job was refused for a time that has come since');
     end if;
-    perform ojs._refuse(a.refusal) from (
-        select array_agg(i.tenant_id) as tenants, array_agg(i.queue) as queues, array_agg(i.state) as states, array_agg(i.jobs) as jobs
-        from (select j.tenant_id, j.queue, j.state, count(*)::int as jobs from inserted j group by j.tenant_id, j.queue, j.state) i
-    ) i cross join lateral ojs._admit(i.tenants, i.queues, i.states, i.jobs, false) a where v_limits;
+    perform ojs._refuse(a.refusal) from ojs._admit(array(
+        select row(j.tenant_id, j.queue, j.state, count(*), sum(ojs._size(j.args, j.meta, j.tags, j.retry, j.options, j.extra)), null)
+            ::ojs._new_group from inserted j where v_limits group by j.tenant_id, j.queue, j.state), false) a where v_limits;
     perform ojs._remind('due', array_agg(j.scheduled_at), array_agg(j.tenant_id), array_agg(j.id))
     from (select j.*, row_number() over () / 100000 as part from inserted j where j.state = 'scheduled') j group by j.part;
     perform ojs._remind('expiry', array_agg(j.expires_at), array_agg(j.tenant_id), array_agg(j.id))

@@ -56,10 +56,11 @@ declare
 begin
     return query
     with given as materialized (
-        select g.*, coalesce(g.given_id, ojs._uuid_v7()) as id, case when g.state = 'available' then nextval('ojs.job_seq') end as seq
+        select g.*, ojs._size(g.args, g.meta, g.tags, g.retry, g.options, g.extra) as bytes, coalesce(g.given_id, ojs._uuid_v7()) as id,
+            case when g.state = 'available' then nextval('ojs.job_seq') end as seq
         from ojs._judged_jobs(p_jobs, v_own, v_tenant, p_tenant, v_now, v_latest) g
     ), beyond as materialized (
-        select b.* from ojs._beyond_limits(array(select row(g.n, g.tenant_id, g.queue, g.state)::ojs._new_place from given g
+        select b.* from ojs._beyond_limits(array(select row(g.n, g.tenant_id, g.queue, g.state, g.bytes)::ojs._new_place from given g
             where g.refusal is null), p_each) b where (select s.limits from ojs.settings s)
         union all select g.n, g.refusal from given g where not p_each and exists (select from given b where not b.refusal is null)
     ), allowed as not materialized (select g.* from given g where g.refusal is null and g.n not in (select b.n from beyond b)
@@ -77,10 +78,9 @@ begin
         from allowed g where g.given_id is not null
         on conflict do nothing returning id, tenant_id
     ), twice as materialized (
-        select d.n, ojs._indexed(ojs._duplicate(d.id), d.n) as refusal
-        from (select g.*, row_number() over (partition by g.id, g.tenant_id order by g.n) as nth from allowed g
-            where g.given_id is not null) d
-        where d.nth > 1 or (d.id, d.tenant_id) not in (select a.id, a.tenant_id from named a)
+        select d.n, ojs._indexed(ojs._duplicate(d.id), d.n) as refusal from (
+            select g.*, row_number() over (partition by g.id, g.tenant_id order by g.n) as nth from allowed g where g.given_id is not null
+        ) d where d.nth > 1 or (d.id, d.tenant_id) not in (select a.id, a.tenant_id from named a)
     ), kept as not materialized (select g.* from allowed g where g.given_id is null or g.n not in (select t.n from twice t)
     ), noted as (
         insert into ojs.journal as w (tenant_id, queue, priority, to_state, jobs, lo, hi)
@@ -91,8 +91,8 @@ begin
         select ojs._notify(array_agg(distinct n.awaited)) from noted n having count(n.awaited) > 0 union all
         select ojs._remind(r.kind, array_agg(r.at), array_agg(k.tenant_id), array_agg(k.id)) from kept k
         cross join lateral (values ('due'::ojs.timer_kind, k.scheduled_at, k.state = 'scheduled'), ('expiry', k.expires_at, true))
-            r(kind, at, told) where r.told and r.at is not null group by r.kind
-        union all select ojs._give_back(g.tenant_id, g.queue, g.state) from twice t join given g on g.n = t.n, ojs.settings s where s.limits
+            r(kind, at, told) where r.told and r.at is not null group by r.kind union all
+        select ojs._give_back(g.tenant_id, g.queue, g.state, g.bytes) from twice join given g using (n), ojs.settings s where s.limits
     )
     select k.n, null::text, null::text, null::jsonb, k.state, 0, null::uuid, null::timestamptz, null::timestamptz, null::timestamptz,
         null::timestamptz, v_now, null::text, null::int, null::real, null::jsonb, null::json, k.seq, k.tenant_id, k.id, k.queue, k.type,

@@ -25,9 +25,20 @@ $$;
 -- +goose StatementEnd
 comment on function ojs._first_expiry() is 'When the first idempotency key expires; null if there is none.';
 
+-- +goose StatementBegin
+create function ojs._first_measure() returns timestamptz
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return (select min(coalesce(d.measure_at, '-infinity')) from ojs._measurable() d
+        where d.measure_at is null or d.tokens * 2 < d.maximum);
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._first_measure() is 'When the jobs of a tenant are to be measured next; null: not at all.';
 create view ojs.upkeep_status with (security_invoker = true) as
 select d.task,
-    case when d.due_at is not null and (d.task = 'cut' or h.held_at is null) then
+    case when d.due_at is not null and (d.task in ('cut', 'measure') or h.held_at is null) then
         least(greatest(d.due_at, t.not_before),
             case when d.undo_at is not null then greatest(d.undo_at, t.last_at + interval '2 seconds') end)
     end as next_at,
@@ -53,15 +64,18 @@ from (
     union all
     -- A minute late, so that many go at once.
     select 'forget', ojs._first_expiry() + interval '1 minute', null
+    union all
+    select 'measure', ojs._first_measure(), null
 ) d
 cross join ojs.settings h
 left join ojs.upkeep_task t on t.task = d.task;
 comment on view ojs.upkeep_status is
 'What ojs.upkeep has to do, one row per task. cut: a partition for the jobs to come; drop: partitions whose jobs all ended before the
-retention. forget: idempotency keys whose time is over. due_at: when it is due by itself, -infinity: at once, null: not at all; next_at:
-when the next step is made, which is later after one that came to nothing, soon when a cut has to be given up, and null for what removes
-anything while ojs.hold_dispatch is in force. last_step: what the last step came to: done; again and why; not yet and why (what an
-operator has to look at); last_at: when; failures: how many steps in a row came to nothing.';
+retention. forget: idempotency keys whose time is over. measure: what the jobs of tenants take up that have a limit of it. due_at: when it
+is due by itself, -infinity: at once, null: not at all; next_at: when the next step is made, which is later after one that came to nothing,
+soon when a cut has to be given up, and null for what removes anything while ojs.hold_dispatch is in force. last_step: what the last step
+came to: done; again and why; not yet and why (what an operator has to look at); last_at: when; failures: how many steps in a row came to
+nothing.';
 
 create type ojs.upkeep_result as (task text, step text, next_in_ms int);
 comment on type ojs.upkeep_result is
@@ -69,7 +83,7 @@ comment on type ojs.upkeep_result is
 
 -- The next step of whatever is due.
 -- Locks the task's row in ojs.upkeep_task (skip locked), then what the step locks.
--- Writes ojs.upkeep_task, and what the step writes: partitions, ojs.cut, ojs.dead_job, ojs.idempotency.
+-- Writes ojs.upkeep_task, and what the step writes: partitions, ojs.cut, ojs.dead_job, ojs.idempotency, ojs.quota, ojs.stripe.
 -- +goose StatementBegin
 create function ojs.upkeep() returns ojs.upkeep_result
 language plpgsql security definer set search_path = pg_catalog, pg_temp
@@ -98,6 +112,7 @@ begin
         v_result.step := case v_result.task
             when 'cut' then ojs._upkeep_cut(v_plan, v_now)
             when 'drop' then ojs._upkeep_drop(v_plan, v_now)
+            when 'measure' then ojs._measure()
             else ojs._delete_expired_keys(1000) end;
     exception when sqlstate 'OJ400' or sqlstate 'OJ409' then
         v_result.step := 'not yet: ' || sqlerrm;
@@ -119,7 +134,8 @@ comment on function ojs.upkeep() is
 'Does the next step of what is due (ojs.upkeep_status), and returns task and step, or nulls when nothing is due, and when to call again:
 next_in_ms milliseconds later, at most a minute; 0: there is more to do. Call it in a transaction of its own. Servers call it all the
 time; without a server, call it yourself. Safe from many sessions at once: what another one is doing is left to it. Steps are those of
-ojs.cut_partition and ojs.drop_finished, of which up to 10000 jobs that have to stay move along, and 1000 idempotency keys.';
+ojs.cut_partition and ojs.drop_finished, of which up to 10000 jobs that have to stay move along, 1000 idempotency keys, and one
+reading of all jobs for limits in bytes.';
 
 -- +goose StatementBegin
 create function ojs._upkeep_cut(p_plan ojs._upkeep_plan, p_now timestamptz) returns text

@@ -188,9 +188,12 @@ as $$
 declare
     v_run   ojs.cron_run := p_run;
     v_state text;
+    v_meta  jsonb := ojs._cron_meta(p_cron.meta, p_cron.name, p_run.due_at, p_run.at);
+    v_bytes bigint := ojs._size(p_cron.args, v_meta, p_cron.tags, p_cron.retry, p_cron.options, p_cron.extra);
 begin
     if not p_run.manual and exists (select from ojs.settings s
-            cross join lateral ojs._room_for(p_cron.tenant_id, p_cron.queue, 'available', 1, true) r
+            cross join lateral ojs._room_for(
+                row(p_cron.tenant_id, p_cron.queue, 'available', 1, v_bytes, array[v_bytes])::ojs._new_group, true) r
             where s.limits and (r.refusal).detail ? 'busy') then
         -- To enqueue waits for transactions that have what is left of a limit, and one tenant's would stop the clock.
         perform ojs._raise('OJ503', 'others have what is left of a limit');
@@ -198,7 +201,7 @@ begin
     -- One subtransaction for both: when the new job is refused, those before it go on.
     perform ojs.cancel(o.id, p_cron.tenant_id) from unnest(p_open) o(id) where p_cron.overlap_policy = 'cancel_previous';
     perform ojs.enqueue(p_cron.type, p_cron.args, p_cron.queue, p_cron.priority,
-        p_meta => ojs._cron_meta(p_cron.meta, p_cron.name, p_run.due_at, p_run.at), p_retry => p_cron.retry,
+        p_meta => v_meta, p_retry => p_cron.retry,
         p_max_attempts => p_cron.max_attempts, p_timeout_ms => p_cron.timeout_ms,
         p_visibility_timeout_ms => coalesce(p_cron.visibility_timeout_ms, 600000), p_tags => p_cron.tags,
         p_pending => ojs._waits_for_run(p_cron, p_open), p_options => p_cron.options, p_extra => p_cron.extra,

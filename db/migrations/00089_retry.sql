@@ -74,7 +74,7 @@ begin
         ) j
         where p_any or exists (select from ojs.dead_letter d where d.id = a.id and d.tenant_id = a.tenant_id and not d.aside)
     ), beyond as materialized (
-        select b.* from ojs._beyond_limits(array(select row(h.n, h.tenant_id, h.queue, 'available')::ojs._new_place from held h), p_each,
+        select b.* from ojs._beyond_limits(array(select row(h.n, h.tenant_id, h.queue, 'available', 0)::ojs._new_place from held h), p_each,
             false) b where (select s.limits from ojs.settings s)
     ), kept as materialized (
         select h.* from held h where h.n not in (select b.n from beyond b) order by h.finished_at, h.id

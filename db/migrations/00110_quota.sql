@@ -5,6 +5,13 @@
 set local role ojs_owner;
 set local check_function_bodies = off;
 
+-- +goose StatementBegin
+create function ojs._most(p_resource text) returns bigint
+language sql immutable
+as $$ select case p_resource when 'max_stored_bytes' then 1000000000000000 else 1000000000 end $$;
+-- +goose StatementEnd
+comment on function ojs._most(text) is 'The largest number that a limit may have. Becomes part of the expression that asks.';
+
 create table ojs.quota (
     tenant_id text collate "C" not null default '',
     queue     text collate "C" not null default '',
@@ -20,13 +27,15 @@ create table ojs.quota (
     warned    int not null default 0,
     warned_at timestamptz,
     warn_from numeric not null default 0.8,
+    measure_at timestamptz,
     reason    text,
     primary key (tenant_id, queue, resource),
     constraint resource_known check (resource in ('max_enqueue_rate', 'max_queue_depth', 'max_scheduled', 'max_depth',
-        'max_in_flight_requests', 'max_waiting_polls')),
-    constraint maximum_in_range check (maximum between (resource not in ('max_queue_depth', 'max_scheduled'))::int and 1000000000
-        or ojs._raise('OJ422', format('%s must be an integer between %s and 1000000000', resource,
-            (resource not in ('max_queue_depth', 'max_scheduled'))::int), jsonb_build_object('field', resource))),
+        'max_stored_bytes', 'max_in_flight_requests', 'max_waiting_polls')),
+    constraint maximum_in_range check (
+        maximum between (resource not in ('max_queue_depth', 'max_scheduled'))::int and ojs._most(resource)
+        or ojs._raise('OJ422', format('%s must be an integer between %s and %s', resource,
+            (resource not in ('max_queue_depth', 'max_scheduled'))::int, ojs._most(resource)), jsonb_build_object('field', resource))),
     constraint burst_in_range check (burst is null or burst between 1 and 1000000000
         or ojs._raise('OJ422', 'max_enqueue_rate.burst must be an integer between 1 and 1000000000',
             '{"field": "max_enqueue_rate.burst"}')),
@@ -41,8 +50,8 @@ comment on column ojs.quota.tenant_id is 'The tenant; empty: all of them togethe
 comment on column ojs.quota.queue is 'The queue; empty: all of them together.';
 comment on column ojs.quota.resource is
 'What is limited: max_enqueue_rate, jobs in a period; max_queue_depth, jobs that are available, scheduled or pending; max_scheduled, jobs
-that are scheduled; max_depth, of a queue, jobs that have not ended; max_in_flight_requests and max_waiting_polls, of a tenant on each
-server.';
+that are scheduled; max_depth, of a queue, jobs that have not ended; max_stored_bytes, what jobs take up, in bytes; max_in_flight_requests
+and max_waiting_polls, of a tenant on each server.';
 comment on column ojs.quota.id is
 'Names its stripes. A rate that is changed gets others, so that no open transaction holds the change up, and so does a limit that needs more
 or fewer of them, or becomes hard.';
@@ -51,11 +60,12 @@ comment on column ojs.quota.period is 'Of a rate, the period; else null.';
 comment on column ojs.quota.burst is 'Of a rate, how many jobs at once after a time without any; else null.';
 comment on column ojs.quota.soft is 'Whether jobs beyond it are taken, and only told of.';
 comment on column ojs.quota.stripes is 'How many stripes it has.';
-comment on column ojs.quota.used is 'How many jobs count against it as of ojs.tally_mark; 0 of a rate.';
+comment on column ojs.quota.used is 'How many jobs count against it as of ojs.tally_mark; 0 of a rate and of bytes.';
 comment on column ojs.quota.due is 'Whether the tick has to compare it with its tokens.';
 comment on column ojs.quota.warned is 'How much is used up, as told: 0 little, 1 nearly all, 2 all.';
 comment on column ojs.quota.warned_at is 'Since when it is nearly used up; null: it is not.';
 comment on column ojs.quota.warn_from is 'The part from which on it is nearly used up.';
+comment on column ojs.quota.measure_at is 'Of bytes, when they may be measured again; null: they are to be measured now.';
 comment on column ojs.quota.reason is 'Why, in the words of whoever changed it last.';
 
 -- One row would make a tenant's producers wait for each other's commits. Of several, each session takes one that nobody has locked.
@@ -74,7 +84,8 @@ each 64 uses.';
 comment on column ojs.stripe.quota is 'The limit (ojs.quota.id), or one that was.';
 comment on column ojs.stripe.n is 'Tells the stripes of a limit apart; from 0.';
 comment on column ojs.stripe.rev is 'Grows now and then, so that the live version is found newest first.';
-comment on column ojs.stripe.tokens is 'For how many jobs it has tokens, as of at. Less than 0: jobs beyond a soft limit.';
+comment on column ojs.stripe.tokens is
+'For how many jobs, or bytes, it has tokens, as of at. Less than 0: jobs beyond a soft limit.';
 comment on column ojs.stripe.at is 'When it was used last. That of a rate has grown since then, up to its part of the burst.';
 comment on column ojs.stripe.uses is 'How often it has been used.';
 
@@ -91,7 +102,7 @@ alter table ojs.quota alter column tenant_id set statistics 0, alter column queu
     alter column period set statistics 0, alter column burst set statistics 0, alter column soft set statistics 0,
     alter column stripes set statistics 0, alter column used set statistics 0, alter column due set statistics 0,
     alter column warned set statistics 0, alter column warned_at set statistics 0, alter column warn_from set statistics 0,
-    alter column reason set statistics 0;
+    alter column reason set statistics 0, alter column measure_at set statistics 0;
 alter table ojs.stripe alter column quota set statistics 0, alter column n set statistics 0, alter column rev set statistics 0,
     alter column tokens set statistics 0, alter column at set statistics 0, alter column uses set statistics 0;
 reset role;

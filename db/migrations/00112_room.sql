@@ -11,7 +11,8 @@ language sql immutable
 as $$
     select case p_resource when 'max_scheduled' then p_counts.scheduled
         when 'max_queue_depth' then p_counts.scheduled + p_counts.available + p_counts.pending
-        when 'max_depth' then p_counts.scheduled + p_counts.available + p_counts.pending + p_counts.active + p_counts.retryable end
+        when 'max_depth' then p_counts.scheduled + p_counts.available + p_counts.pending + p_counts.active + p_counts.retryable
+        else 0 end
 $$;
 -- +goose StatementEnd
 comment on function ojs._counting(text, ojs.tally) is
@@ -47,13 +48,13 @@ as $$
     update ojs.quota q
     set due = true, used = coalesce((select sum(ojs._counting(q.resource, t)) from ojs.tally t
         where q.tenant_id in ('', t.tenant_id) and q.queue in ('', t.queue)), 0)
-    where q.stripes > 0 and q.period is null
+    where q.stripes > 0 and q.period is null and q.resource <> 'max_stored_bytes'
 $$;
 -- +goose StatementEnd
 comment on function ojs._count_quotas() is 'Makes ojs.quota.used anew from ojs.tally. The caller has locked the row of ojs.tally_mark.';
 
 -- +goose StatementBegin
-create function ojs._give_back(p_tenant text, p_queue text, p_state ojs.job_state) returns void
+create function ojs._give_back(p_tenant text, p_queue text, p_state ojs.job_state, p_bytes bigint) returns void
 language plpgsql
 as $$
 declare
@@ -65,13 +66,14 @@ begin
         cross join lateral ojs._stripe(v_quota, (pg_backend_pid() + n) % v_quota.stripes, ojs.now()) s
         where s.n is not null limit 1;
         update ojs.stripe s
-        set tokens = v_stripe.tokens + 1, at = v_stripe.at, uses = s.uses + 1, rev = s.rev + (s.uses % 64 = 63)::int
+        set tokens = v_stripe.tokens + ojs._tokens_for(v_quota, 1, p_bytes), at = v_stripe.at, uses = s.uses + 1,
+            rev = s.rev + (s.uses % 64 = 63)::int
         where s.quota = v_stripe.quota and s.n = v_stripe.n and s.rev = v_stripe.rev;
     end loop;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._give_back(text, text, ojs.job_state) is
+comment on function ojs._give_back(text, text, ojs.job_state, bigint) is
 'Gives back tokens that this transaction has taken for a job which was not made. The tick would not: it looks where jobs have come or
 gone.';
 
@@ -114,7 +116,7 @@ limits. A limit of which jobs leave has their tokens with the next look, a quart
 
 create type ojs.quota_look as (id bigint, room bigint, used bigint, used_up float8);
 comment on type ojs.quota_look is
-'A limit at one moment: how many tokens it lacks (negative: has too many), how many jobs count against it, and which part of it they are.';
+'A limit at one moment: how many tokens it lacks (negative: has too many), how much counts against it, and which part of it that is.';
 
 -- +goose StatementBegin
 create function ojs._look_at_quotas(p_mark pg_snapshot, p_now timestamptz) returns setof ojs.quota_look
@@ -130,12 +132,14 @@ as $$
         where (q.due or q.warned_at is not null and q.period is not null) and q.stripes > 0
             and not exists (select from recent r where r.id = q.id)
     )
-    select (a.q).id, case when c.rate then 0 else (a.q).maximum - u.used - t.tokens end::bigint,
-        case when c.rate then ceil((a.q).burst - t.tokens - 1e-6) else u.used end::bigint,
-        case when c.rate then ((a.q).burst - floor(t.tokens + 1e-6)) / (a.q).burst
+    select (a.q).id, case when c.by_itself then 0 else (a.q).maximum - u.used - t.tokens end::bigint,
+        case when c.by_itself then ceil(c.most - t.tokens - 1e-6) else u.used end::bigint,
+        case when c.by_itself then (c.most - floor(t.tokens + 1e-6)) / c.most
             when (a.q).maximum > 0 then u.used / (a.q).maximum::float8 else 1 end
     from asked a
-    cross join lateral (select (a.q).period is not null as rate) c
+    -- Tokens of a rate grow, and ojs._measure gives those of bytes.
+    cross join lateral (select (a.q).period is not null or (a.q).resource = 'max_stored_bytes' as by_itself,
+        coalesce((a.q).burst, (a.q).maximum) as most) c
     cross join lateral (select (a.q).used + a.more as used) u
     cross join lateral (
         select coalesce(sum(ojs._grown(a.q, s.tokens, s.at, p_now)), 0) as tokens from ojs.stripe s where s.quota = (a.q).id

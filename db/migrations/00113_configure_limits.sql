@@ -36,16 +36,16 @@ comment on column ojs.limits.tenant_id is 'The tenant; empty: all of them togeth
 comment on column ojs.limits.queue is 'The queue; empty: all of them together.';
 comment on column ojs.limits.resource is
 'What is limited: max_concurrency, jobs that are active or decided ahead; max_enqueue_rate, new jobs in a period; max_queue_depth, jobs
-that are available, scheduled or pending; max_scheduled, scheduled ones; max_depth, of a queue, jobs that have not ended; on each server
-max_in_flight_requests and max_waiting_polls.';
+that are available, scheduled or pending; max_scheduled, scheduled ones; max_depth, of a queue, jobs that have not ended; max_stored_bytes,
+what jobs take up until retention drops them; on each server max_in_flight_requests and max_waiting_polls.';
 comment on column ojs.limits.maximum is 'How many.';
 comment on column ojs.limits.period is 'Of a rate, the period; else null.';
 comment on column ojs.limits.burst is 'Of a rate, how many jobs at once after a time without any; else null.';
 comment on column ojs.limits.soft is 'Whether jobs beyond it are taken, and only told of (tenant.limit_exceeded).';
 comment on column ojs.limits.current is
 'How many count against it now, those of open transactions and, for a quarter of a second, those that have just left included; of a rate,
-how much of the burst is gone; of max_concurrency ojs.rule_stats.active, which has the jobs decided ahead, too, so that it may be more
-than run; null: only the servers know.';
+how much of the burst is gone; of max_stored_bytes what was there when it was measured, and what was sent since; of max_concurrency
+ojs.rule_stats.active, which has the jobs decided ahead, too, so that it may be more than run; null: only the servers know.';
 comment on column ojs.limits.used_up is 'Which part of it that is.';
 comment on column ojs.limits.reason is 'Why, in the words of whoever changed it last; null for a tenant.';
 
@@ -99,19 +99,20 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs.configure_limits(text, jsonb, text, text) is
-'Sets limits of a tenant, with p_queue of the tenant in that queue (multi-tenancy section 8), and returns those it has then. p_limits:
-what is absent stays as it is, null removes. max_enqueue_rate: {"limit": 1000, "period": "PT1M", "burst": 1000}, burst by default as
-limit, period PT1S to P31D. max_queue_depth: how many jobs may be available, scheduled or pending. max_scheduled. max_concurrency: as
-ojs.limit_concurrency. Without a queue max_in_flight_requests and max_waiting_polls, on each server. A number, 0 to 1000000000, or
-{"limit": 50000, "soft": true}: beyond a soft limit jobs are taken, and told of. Other spellings: concurrency, enqueue_rate and
-max_jobs_per_second (a number per second), queue_depth, scheduled_jobs, max_concurrent_jobs. Jobs beyond a limit are refused with
-TENANT_LIMIT_EXCEEDED, whichever way they come. In any time T at most burst + limit * T / period are enqueued. The depth exceeds its limit
-by retries, requeues and promotions only, which are never refused. Several jobs that are enqueued together go in as a whole or not at all,
-and more at once than burst are refused with validation_error. An open transaction keeps what it took, and what lies beside it, up to 16
-jobs or a sixteenth of the limit. Nobody waits for it but producers of the same tenant, a moment. Rolled back, it gives that back. Dead
-letters that are retried count against depth. Takes effect when the transaction commits. Jobs that are being enqueued at that moment may
-be counted late. p_reason: for whoever asks later. Raises invalid_request, validation_error, unsupported, and with max_concurrency what
-ojs.limit_concurrency raises.';
+'Sets limits of a tenant, with p_queue of the tenant in that queue (multi-tenancy section 8), and returns those it has then. p_limits: what
+is absent stays as it is, null removes. max_enqueue_rate: {"limit": 1000, "period": "PT1M", "burst": 1000}, burst by default as limit,
+period PT1S to P31D. max_queue_depth: how many jobs may be available, scheduled or pending. max_scheduled. max_concurrency: as
+ojs.limit_concurrency. Without a queue max_stored_bytes, what its jobs take up, results, errors and 512 bytes for each included, until
+retention drops them; and max_in_flight_requests and max_waiting_polls, on each server. A number, 0 to 1000000000, of bytes 1 to
+1000000000000000, or {"limit": 50000, "soft": true}: beyond a soft limit jobs are taken, and told of. Other spellings: concurrency,
+enqueue_rate and max_jobs_per_second (a number per second), queue_depth, scheduled_jobs, max_concurrent_jobs. Jobs beyond a limit are
+refused with TENANT_LIMIT_EXCEEDED, whichever way they come. In any time T at most burst + limit * T / period are enqueued. The depth
+exceeds its limit by retries, requeues and promotions only, which are never refused. Several jobs that are enqueued together go in as a
+whole or not at all, and more at once than burst are refused with validation_error. An open transaction keeps what it took, and what lies
+beside it, up to 16 jobs or a sixteenth of the limit. Nobody waits for it but producers of the same tenant, a moment. Rolled back, it gives
+that back. Dead letters that are retried count against depth. Takes effect when the transaction commits. Jobs that are being enqueued at
+that moment may be counted late. p_reason: for whoever asks later. Raises invalid_request, validation_error, unsupported, and with
+max_concurrency what ojs.limit_concurrency raises.';
 
 -- +goose StatementBegin
 create function ojs._know(p_tenant text) returns void
@@ -128,8 +129,8 @@ create function ojs._limit_fields(p_limits jsonb, p_queue text) returns jsonb
 language plpgsql
 as $$
 declare
-    c_known  constant text[] := '{max_concurrency, max_enqueue_rate, max_queue_depth, max_scheduled, max_in_flight_requests,
-        max_waiting_polls}';
+    c_known  constant text[] := '{max_concurrency, max_enqueue_rate, max_queue_depth, max_scheduled, max_stored_bytes,
+        max_in_flight_requests, max_waiting_polls}';
     v_fields jsonb := '{}';
     v_field  record;
     v_value  jsonb;
@@ -147,7 +148,7 @@ begin
     loop
         if v_field.name <> all (c_known) then
             perform ojs._not_a_setting(v_field.key, c_known, 'The limits are ' || array_to_string(c_known, ', ') || '.');
-        elsif p_queue is not null and v_field.name in ('max_in_flight_requests', 'max_waiting_polls') then
+        elsif p_queue is not null and v_field.name in ('max_stored_bytes', 'max_in_flight_requests', 'max_waiting_polls') then
             perform ojs._raise('OJ422', format('%s is of a tenant, not of a queue', v_field.key), jsonb_build_object('field', v_field.key));
         end if;
         v_value := ojs._limit_value(v_field.key, v_field.name, v_field.value, v_field.per_second);
@@ -185,14 +186,15 @@ begin
     end if;
     v_bad := (select min(f.key) from jsonb_each(v_value) f where case
         when f.key = 'limit' or f.key = 'burst' and v_rate then
-            jsonb_typeof(f.value) <> 'number' or (f.value #>> '{}') !~ '^\d{1,10}$' or f.value::text::bigint > 1000000000
+            jsonb_typeof(f.value) <> 'number' or (f.value #>> '{}') !~ '^\d{1,16}$' or f.value::text::bigint > ojs._most(p_name)
         when f.key = 'period' and v_rate then jsonb_typeof(f.value) <> 'string' or ojs._duration(f.value #>> '{}') is null
         when f.key = 'soft' and p_name not in ('max_concurrency', 'max_in_flight_requests', 'max_waiting_polls') then
             jsonb_typeof(f.value) <> 'boolean'
         else true end);
     if v_bad is not null then
         perform ojs._raise('OJ422', format('%s.%s %s', p_field, left(v_bad, 100), case v_bad
-                when 'limit' then 'must be an integer of at most 1000000000' when 'burst' then 'must be an integer of at most 1000000000'
+                when 'limit' then format('must be an integer of at most %s', ojs._most(p_name))
+                when 'burst' then format('must be an integer of at most %s', ojs._most(p_name))
                 when 'period' then 'must be an ISO 8601 duration such as PT1M' when 'soft' then 'must be true or false'
                 else 'is not known' end),
             jsonb_build_object('field', p_field || '.' || left(v_bad, 100)));
@@ -226,6 +228,9 @@ language plpgsql
 as $$
 declare
     v_quota ojs.quota;
+    v_bytes boolean := p_resource = 'max_stored_bytes';
+    v_old   bigint := (select q.maximum from ojs.quota q
+        where v_bytes and q.tenant_id = p_tenant and q.queue = p_queue and q.resource = p_resource);
 begin
     if p_value is null then
         delete from ojs.quota q where q.tenant_id = p_tenant and q.queue = p_queue and q.resource = p_resource;
@@ -243,14 +248,22 @@ begin
             where p_tenant in ('', t.tenant_id) and p_queue in ('', t.queue)), 0) else 0 end)
     on conflict (tenant_id, queue, resource) do update
     set maximum = excluded.maximum, period = excluded.period, burst = excluded.burst, soft = excluded.soft, reason = excluded.reason,
-        warn_from = excluded.warn_from, due = true, stripes = excluded.stripes,
+        warn_from = excluded.warn_from, due = true, stripes = excluded.stripes, measure_at = null,
         -- The same rate once more begins with no full burst. Beyond a soft limit one stripe may lack what the others have.
         id = case when (excluded.soft, excluded.stripes, excluded.period) is distinct from (q.soft, q.stripes, q.period)
             or q.period is not null and (excluded.maximum, excluded.burst) <> (q.maximum, q.burst) then excluded.id else q.id end
     returning * into v_quota;
     insert into ojs.stripe (quota, n, tokens, at)
-    select v_quota.id, n, coalesce(v_quota.burst::float8 / v_quota.stripes, 0), ojs.now() from generate_series(0, v_quota.stripes - 1) n
+    select v_quota.id, n, coalesce(v_quota.burst, v_quota.maximum * v_bytes::int)::float8 / nullif(v_quota.stripes, 0),
+        ojs.now()
+    from generate_series(0, v_quota.stripes - 1) n
     where not exists (select from ojs.stripe s where s.quota = v_quota.id);
+    if v_bytes then
+        -- Where none are left, more than the old maximum may be there, and only ojs._measure knows.
+        perform ojs._grant(array[row(v_quota.id, v_quota.maximum - v_old, 0, 0)::ojs.quota_look])
+        where not found and (select sum(s.tokens) > 0 from ojs.stripe s where s.quota = v_quota.id);
+        perform pg_notify('ojs_wake', 'upkeep');
+    end if;
 end;
 $$;
 -- +goose StatementEnd

@@ -51,8 +51,21 @@ func TestATenantBeyondItsLimits(t *testing.T) {
 	as("other", "/ojs/v1/jobs/batch", `{"atomicity":"partial",`+three[1:]).want(201).is(map[string]any{"count": 3.0, "failed": 0.0})
 	as("other", "/ojs/v1/jobs/batch", `{"atomicity":"perhaps",`+three[1:]).want(400).is(map[string]any{"error.details.field": "atomicity"})
 	a.do("POST", "/ojs/v1/jobs/batch", `{"atomicity":"partial",`+three[1:], "Idempotency-Key: k").want(422)
+	// No wait makes room for what is stored, so nobody is told to come again.
+	pgtest.Exec(t, a.pool, `select ojs.configure_limits('big', '{"max_stored_bytes": 1000}')`)
+	as("big", "/ojs/v1/jobs", job).want(201)
+	stored := as("big", "/ojs/v1/jobs", job).want(507)
+	stored.is(map[string]any{
+		"error.code": "TENANT_LIMIT_EXCEEDED", "error.limit": "max_stored_bytes", "error.maximum": 1000.0, "error.retryable": false,
+		"error.retry_after": nil,
+	})
+	if used, after := stored.header.Get("OJS-Quota"), stored.header.Get("Retry-After"); after != "" ||
+		!strings.HasPrefix(used, "max_stored_bytes,used=5") {
+		t.Errorf("the headers are %q, Retry-After %q", used, after)
+	}
+	as("big", "/ojs/v1/jobs/batch", `{"atomicity":"partial",`+three[1:]).want(507)
 	a.db.Eventually("refusals are noted", `select coalesce(array_agg(r.what order by r.what) =
-		'{acme-corp max_queue_depth 2,slow max_enqueue_rate 3}', false)
+		'{acme-corp max_queue_depth 2,big max_stored_bytes 2,slow max_enqueue_rate 3}', false)
 		from (select concat_ws(' ', tenant_id, resource, sum(requests)) as what from ojs.refusals group by tenant_id, resource) r`)
 }
 

@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -31,9 +33,10 @@ type Problems struct {
 // NewProblems takes the rows of ojs.problem that db has loaded.
 func NewProblems(db *pg.DB, log *slog.Logger) *Problems {
 	p := &Problems{db: db, log: log, byCode: map[string]pg.Problem{}, tenant: KnownTenantHeaders}
-	for _, row := range db.Problems {
-		// Several SQLSTATEs share a code; the OJ one is the code's own.
-		if _, taken := p.byCode[row.Code]; !taken || row.SQLState[:2] == "OJ" {
+	for _, state := range slices.Sorted(maps.Keys(db.Problems)) {
+		// Several SQLSTATEs share a code; the first one of OJ is the code's own.
+		row := db.Problems[state]
+		if known, taken := p.byCode[row.Code]; !taken || row.SQLState[:2] == "OJ" && known.SQLState[:2] != "OJ" {
 			p.byCode[row.Code] = row
 		}
 	}
@@ -62,7 +65,7 @@ func (p *Problems) Write(err error, c echo.Context) {
 	p.NameHeader(problem, r.Header)
 	level := slog.LevelDebug
 	switch {
-	case problem.Status < 500 || left:
+	case problem.Status < 500 || left || problem.Status == http.StatusNotImplemented || problem.Status == http.StatusInsufficientStorage:
 	case problem.Status == http.StatusServiceUnavailable && problem.Err == nil:
 		level = slog.LevelWarn // nothing failed: there was no room
 	default:
@@ -88,7 +91,7 @@ func (p *Problems) Write(err error, c echo.Context) {
 
 // LimitHeaders says of a limit that is reached when to come again, and how much there is of what.
 func LimitHeaders(h http.Header, problem *pg.Error) {
-	if problem.Status != http.StatusTooManyRequests {
+	if problem.Status != http.StatusTooManyRequests && problem.Status != http.StatusInsufficientStorage {
 		return
 	}
 	set := func(header, detail string) {

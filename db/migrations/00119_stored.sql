@@ -1,0 +1,76 @@
+-- +goose Up
+-- What the jobs of a tenant take up, for max_stored_bytes. Whoever enqueues takes a token for each byte (admit). Nobody gives it back where
+-- the job goes: upkeep measures now and then what is there, and makes up the difference.
+set local role ojs_owner;
+set local check_function_bodies = off;
+
+-- +goose StatementBegin
+create function ojs._size(
+    p_args json, p_meta jsonb, p_tags text[] default null, p_retry jsonb default null, p_options json default null,
+    p_extra json default null, p_result json default null, p_errors jsonb default null
+) returns bigint
+language sql stable
+as $$
+    -- A bare row with its entries in two indexes, and half of each page left for changes, takes 580 bytes (TestWhatAJobTakesUp).
+    select 512 + pg_column_size(p_args) + pg_column_size(p_meta) + coalesce(pg_column_size(p_tags), 0)
+        + coalesce(pg_column_size(p_retry), 0) + coalesce(pg_column_size(p_options), 0) + coalesce(pg_column_size(p_extra), 0)
+        + coalesce(pg_column_size(p_result), 0) + coalesce(pg_column_size(p_errors), 0)::bigint
+$$;
+-- +goose StatementEnd
+comment on function ojs._size(json, jsonb, text[], jsonb, json, json, json, jsonb) is
+'What a job takes up, in bytes: as it was sent, or less once PostgreSQL has compressed it. Reads no wide value. Becomes part of the query
+that asks.';
+
+-- Measures what jobs take up, and gives limits their tokens.
+-- Locks stripes that nobody else has; waits for nobody.
+-- Writes stripe, quota.
+-- +goose StatementBegin
+create function ojs._measure() returns text
+language plpgsql
+as $$
+declare
+    v_began timestamptz := clock_timestamp();
+    v_looks ojs.quota_look[];
+    v_left  bigint[];
+    v_noted int;
+begin
+    -- One statement, because in each snapshot bytes, tokens and room are the maximum in sum: a transaction that commits turns tokens into
+    -- bytes, and only this function, one at a time, and whoever changes the maximum make room into tokens.
+    with due as materialized (
+        select d.* from ojs._measurable() d where d.measure_at is null or d.measure_at <= ojs.now() and d.tokens * 2 < d.maximum
+    ), stored as materialized (
+        select j.tenant_id, sum(ojs._size(j.args, j.meta, j.tags, j.retry, j.options, j.extra, j.result, j.errors)) as bytes
+        from (
+            select j.tenant_id, j.args, j.meta, j.tags, j.retry, j.options, j.extra, j.result, j.errors from ojs.job j
+            union all
+            select j.tenant_id, j.args, j.meta, j.tags, j.retry, j.options, j.extra, j.result, j.errors from ojs.dead_job j
+        ) j where j.tenant_id in (select d.tenant_id from due d) group by j.tenant_id
+    )
+    select array_agg(row(d.id, floor(d.maximum - coalesce(s.bytes, 0) - d.tokens), 0, 0)::ojs.quota_look) into v_looks
+    from due d left join stored s on s.tenant_id = d.tenant_id;
+    v_left := array(select g from ojs._grant(v_looks) g);
+    -- What all of this costs is at most a fiftieth of the time of one session.
+    update ojs.quota q
+    set due = true, measure_at = ojs.now() + greatest(50 * (clock_timestamp() - v_began),
+        case when q.id = any (v_left) then interval '1 second' else '1 minute' end)
+    from (select o.id from ojs.quota o where o.id in (select l.id from unnest(v_looks) l) for update skip locked) o where q.id = o.id;
+    get diagnostics v_noted = row_count;
+    return case when v_noted < cardinality(v_looks) then ojs._in_use() else 'done' end;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._measure() is
+'Measures what the jobs of tenants take up whose limit in bytes is new, or more than half used up and not measured for a while, and makes
+their tokens as many as there is room. Reads all jobs, wide values excepted.';
+
+-- +goose StatementBegin
+create function ojs._measurable() returns table (id bigint, tenant_id text, maximum bigint, measure_at timestamptz, tokens float8)
+language sql stable rows 10
+as $$
+    select q.id, q.tenant_id, q.maximum, q.measure_at, (select coalesce(sum(s.tokens), 0) from ojs.stripe s where s.quota = q.id)
+    from ojs.quota q where q.resource = 'max_stored_bytes'
+$$;
+-- +goose StatementEnd
+comment on function ojs._measurable() is 'Limits in bytes, and the tokens they have. Becomes part of the query that asks.';
+
+reset role;
