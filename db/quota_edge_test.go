@@ -1,6 +1,7 @@
 package db_test
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
@@ -211,4 +212,50 @@ func TestASoftLimitWaitsForNobody(t *testing.T) {
 	producer := begin(t, service)
 	exec(t, producer, "select ojs.enqueue('a', p_tenant => 'acme')")
 	exec(t, service, "select ojs.enqueue('a', p_tenant => 'acme')")
+}
+
+// A rate that is changed lets no burst in anew, and a limit that is lowered says what counts against it.
+func TestAChangeOfALimitGivesNothingAway(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service := d.Service()
+	d.SetNow(noon)
+	limited(t, service, "acme", `{"max_enqueue_rate": {"limit": 10, "period": "P1D"}}`)
+	exec(t, service, "select ojs.enqueue('a', p_tenant => 'acme') from generate_series(1, 7)")
+	for _, c := range []struct {
+		limit, left int
+		soft        bool
+	}{{9, 2, false}, {12, 5, false}, {8, 1, true}, {8, 1, false}, {5, 0, false}} {
+		limited(t, service, "acme", fmt.Sprintf(`{"max_enqueue_rate": {"limit": %d, "period": "P1D", "soft": %t}}`, c.limit, c.soft))
+		if got, want := usage(t, service, "acme"), fmt.Sprintf("max_enqueue_rate %d/%d", c.limit-c.left, c.limit); got != want {
+			t.Errorf("of a rate of %d are used up %s, want %s", c.limit, got, want)
+		}
+	}
+	refused(t, service, "OJ429", "select ojs.enqueue('a', p_tenant => 'acme')")
+	limited(t, service, "globex", `{"max_queue_depth": 50}`)
+	exec(t, service, "select ojs.enqueue('a', p_tenant => 'globex') from generate_series(1, 40)")
+	exec(t, d.Pool, "select ojs._roll_up()")
+	limited(t, service, "globex", `{"max_queue_depth": 5}`)
+	if got := usage(t, service, "globex"); got != "max_queue_depth 40/5" {
+		t.Errorf("of a lowered limit are used up %s", got)
+	}
+	said := detail(t, refused(t, service, "OJ429", "select ojs.enqueue('a', p_tenant => 'globex')"))
+	if said["current"] != 40.0 || said["maximum"] != 5.0 {
+		t.Errorf("it is refused with %v", said)
+	}
+}
+
+// A tenant's login learns nothing of how many jobs others have in a queue that is full.
+func TestAFullQueueTellsTenantsItsBound(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	exec(t, d.Operator(), `select ojs.configure_queue('q', '{"backpressure": {"max_depth": 10}}')`)
+	enqueueFor(t, d.Service(), "q", "globex", 7)
+	many := "insert into ojs.jobs (type, queue) select 'a', 'q' from generate_series(1, 8)"
+	if said := detail(t, refused(t, d.As("acme"), "OJ430", many)); said["depth"] != 10.0 || said["bound"] != 10.0 {
+		t.Errorf("a tenant is told %v", said)
+	}
+	if said := detail(t, refused(t, d.Service(), "OJ430", many)); said["depth"] != 7.0 {
+		t.Errorf("a service is told %v", said)
+	}
 }

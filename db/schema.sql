@@ -1441,7 +1441,9 @@ CREATE FUNCTION ojs._beyond(p_quota ojs.quota, p_tenant text, p_queue text, p_wa
 declare
     v_now  timestamptz := ojs.now();
     v_left float8 := (select coalesce(sum(ojs._grown(p_quota, s.tokens, s.at, v_now)), 0) from ojs.stripe s where s.quota = p_quota.id);
-    v_used bigint := ceil(greatest(0, coalesce(p_quota.burst, p_quota.maximum) - v_left - 1e-6));
+    -- Where the limit was lowered, more may count against it than it is.
+    v_used bigint := greatest(ceil(greatest(0, coalesce(p_quota.burst, p_quota.maximum) - v_left - 1e-6)),
+        case when v_left < 1 then p_quota.used end);
     -- Others have what is missing locked, and may give it back.
     v_busy boolean := nullif(v_left + 1e-6 >= p_want, false);
     v_wait int := case when v_busy then 1 when p_quota.period is not null
@@ -1454,8 +1456,10 @@ begin
             jsonb_build_object('field', 'jobs', 'limit', p_quota.burst))::ojs.refusal;
     elsif p_quota.resource = 'max_depth' then
         return row('OJ430', format('Queue ''%s'' has reached its depth bound (%s)', p_queue, p_quota.maximum),
-            jsonb_strip_nulls(jsonb_build_object('queue', p_queue, 'depth', v_used, 'bound', p_quota.maximum, 'strategy', 'reject',
-                'retry_after', v_wait, 'busy', v_busy)))::ojs.refusal;
+            -- How many jobs others have there is none of a tenant's business.
+            jsonb_strip_nulls(jsonb_build_object('queue', p_queue, 'bound', p_quota.maximum, 'strategy', 'reject', 'depth',
+                case when ojs._session_tenant(null) is null then v_used else p_quota.maximum end, 'retry_after', v_wait,
+                'busy', v_busy)))::ojs.refusal;
     end if;
     return row(case when v_wait is null then 'OJ507' else 'OJ429' end,
         format('Tenant ''%s'' has exceeded %s (%s)', p_tenant, p_quota.resource, p_quota.maximum),
@@ -6499,7 +6503,11 @@ CREATE VIEW ojs._quota_use AS
     q.burst,
     q.soft,
         CASE
-            WHEN (q.stripes > 0) THEN (COALESCE(q.burst, q.maximum) - t.tokens)
+            WHEN (q.stripes > 0) THEN GREATEST((COALESCE(q.burst, q.maximum) - t.tokens),
+            CASE
+                WHEN (t.tokens <= 0) THEN q.used
+                ELSE NULL::bigint
+            END)
             ELSE NULL::bigint
         END AS current,
     q.reason
@@ -7121,14 +7129,15 @@ begin
             select j.tenant_id, j.args, j.meta, j.tags, j.retry, j.options, j.extra, j.result, j.errors from ojs.dead_job j
         ) j where j.tenant_id in (select d.tenant_id from due d) group by j.tenant_id
     )
-    select array_agg(row(d.id, floor(d.maximum - coalesce(s.bytes, 0) - d.tokens), 0, 0)::ojs.quota_look) into v_looks
+    select array_agg(row(d.id, floor(d.maximum - coalesce(s.bytes, 0) - d.tokens), s.bytes, 0)::ojs.quota_look) into v_looks
     from due d left join stored s on s.tenant_id = d.tenant_id;
     v_left := array(select g from ojs._grant(v_looks) g);
     -- What all of this costs is at most a fiftieth of the time of one session.
     update ojs.quota q
-    set due = true, measure_at = ojs.now() + greatest(50 * (clock_timestamp() - v_began),
+    set due = true, used = coalesce(l.used, 0), measure_at = ojs.now() + greatest(50 * (clock_timestamp() - v_began),
         case when q.id = any (v_left) then interval '1 second' else '1 minute' end)
-    from (select o.id from ojs.quota o where o.id in (select l.id from unnest(v_looks) l) for update skip locked) o where q.id = o.id;
+    from unnest(v_looks) l
+    cross join lateral (select o.id from ojs.quota o where o.id = l.id for update skip locked) o where q.id = o.id;
     get diagnostics v_noted = row_count;
     return case when v_noted < cardinality(v_looks) then ojs._in_use() else 'done' end;
 end;
@@ -10832,8 +10841,8 @@ CREATE FUNCTION ojs._set_quota(p_tenant text, p_queue text, p_resource text, p_v
 declare
     v_quota ojs.quota;
     v_bytes boolean := p_resource = 'max_stored_bytes';
-    v_old   bigint := (select q.maximum from ojs.quota q
-        where v_bytes and q.tenant_id = p_tenant and q.queue = p_queue and q.resource = p_resource);
+    v_old   ojs.quota := (select q from ojs.quota q where q.tenant_id = p_tenant and q.queue = p_queue and q.resource = p_resource);
+    v_gone  float8 := v_old.burst - (select sum(ojs._grown(v_old, s.tokens, s.at, ojs.now())) from ojs.stripe s where s.quota = v_old.id);
 begin
     if p_value is null then
         delete from ojs.quota q where q.tenant_id = p_tenant and q.queue = p_queue and q.resource = p_resource;
@@ -10852,18 +10861,19 @@ begin
     on conflict (tenant_id, queue, resource) do update
     set maximum = excluded.maximum, period = excluded.period, burst = excluded.burst, soft = excluded.soft, reason = excluded.reason,
         warn_from = excluded.warn_from, due = true, stripes = excluded.stripes, measure_at = null,
-        -- The same rate once more begins with no full burst. Beyond a soft limit one stripe may lack what the others have.
+        -- Beyond a soft limit one stripe may lack what the others have.
         id = case when (excluded.soft, excluded.stripes, excluded.period) is distinct from (q.soft, q.stripes, q.period)
             or q.period is not null and (excluded.maximum, excluded.burst) <> (q.maximum, q.burst) then excluded.id else q.id end
     returning * into v_quota;
     insert into ojs.stripe (quota, n, tokens, at)
-    select v_quota.id, n, coalesce(v_quota.burst, v_quota.maximum * v_bytes::int)::float8 / nullif(v_quota.stripes, 0),
-        ojs.now()
+    -- A rate keeps what was used of it, or each change would let a full burst in.
+    select v_quota.id, n, greatest(0, coalesce(v_quota.burst, v_quota.maximum * v_bytes::int) - coalesce(v_gone, 0))
+        / nullif(v_quota.stripes, 0), ojs.now()
     from generate_series(0, v_quota.stripes - 1) n
     where not exists (select from ojs.stripe s where s.quota = v_quota.id);
     if v_bytes then
         -- Where none are left, more than the old maximum may be there, and only ojs._measure knows.
-        perform ojs._grant(array[row(v_quota.id, v_quota.maximum - v_old, 0, 0)::ojs.quota_look])
+        perform ojs._grant(array[row(v_quota.id, v_quota.maximum - v_old.maximum, 0, 0)::ojs.quota_look])
         where not found and (select sum(s.tokens) > 0 from ojs.stripe s where s.quota = v_quota.id);
         perform pg_notify('ojs_wake', 'upkeep');
     end if;

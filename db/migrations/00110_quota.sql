@@ -60,7 +60,8 @@ comment on column ojs.quota.period is 'Of a rate, the period; else null.';
 comment on column ojs.quota.burst is 'Of a rate, how many jobs at once after a time without any; else null.';
 comment on column ojs.quota.soft is 'Whether jobs beyond it are taken, and only told of.';
 comment on column ojs.quota.stripes is 'How many stripes it has.';
-comment on column ojs.quota.used is 'How many jobs count against it as of ojs.tally_mark; 0 of a rate and of bytes.';
+comment on column ojs.quota.used is 'How many jobs count against it as of ojs.tally_mark; 0 of a rate; of bytes what was
+measured last.';
 comment on column ojs.quota.due is 'Whether the tick has to compare it with its tokens.';
 comment on column ojs.quota.warned is 'How much is used up, as told: 0 little, 1 nearly all, 2 all.';
 comment on column ojs.quota.warned_at is 'Since when it is nearly used up; null: it is not.';

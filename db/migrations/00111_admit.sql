@@ -198,7 +198,9 @@ as $$
 declare
     v_now  timestamptz := ojs.now();
     v_left float8 := (select coalesce(sum(ojs._grown(p_quota, s.tokens, s.at, v_now)), 0) from ojs.stripe s where s.quota = p_quota.id);
-    v_used bigint := ceil(greatest(0, coalesce(p_quota.burst, p_quota.maximum) - v_left - 1e-6));
+    -- Where the limit was lowered, more may count against it than it is.
+    v_used bigint := greatest(ceil(greatest(0, coalesce(p_quota.burst, p_quota.maximum) - v_left - 1e-6)),
+        case when v_left < 1 then p_quota.used end);
     -- Others have what is missing locked, and may give it back.
     v_busy boolean := nullif(v_left + 1e-6 >= p_want, false);
     v_wait int := case when v_busy then 1 when p_quota.period is not null
@@ -211,8 +213,10 @@ begin
             jsonb_build_object('field', 'jobs', 'limit', p_quota.burst))::ojs.refusal;
     elsif p_quota.resource = 'max_depth' then
         return row('OJ430', format('Queue ''%s'' has reached its depth bound (%s)', p_queue, p_quota.maximum),
-            jsonb_strip_nulls(jsonb_build_object('queue', p_queue, 'depth', v_used, 'bound', p_quota.maximum, 'strategy', 'reject',
-                'retry_after', v_wait, 'busy', v_busy)))::ojs.refusal;
+            -- How many jobs others have there is none of a tenant's business.
+            jsonb_strip_nulls(jsonb_build_object('queue', p_queue, 'bound', p_quota.maximum, 'strategy', 'reject', 'depth',
+                case when ojs._session_tenant(null) is null then v_used else p_quota.maximum end, 'retry_after', v_wait,
+                'busy', v_busy)))::ojs.refusal;
     end if;
     return row(case when v_wait is null then 'OJ507' else 'OJ429' end,
         format('Tenant ''%s'' has exceeded %s (%s)', p_tenant, p_quota.resource, p_quota.maximum),

@@ -6,7 +6,8 @@ set local check_function_bodies = off;
 -- Numbers come from the stripes, so that a reader sees at once what has just been enqueued.
 create view ojs._quota_use as
 select q.tenant_id, q.queue, q.resource, q.maximum, q.period, q.burst, q.soft,
-    case when q.stripes > 0 then coalesce(q.burst, q.maximum) - t.tokens end as current, q.reason
+    case when q.stripes > 0 then greatest(coalesce(q.burst, q.maximum) - t.tokens, case when t.tokens <= 0 then q.used end) end as current,
+    q.reason
 from ojs.quota q
 cross join lateral (
     select floor(coalesce(sum(ojs._grown(q, s.tokens, s.at, ojs.now())), 0) + 1e-6)::bigint as tokens from ojs.stripe s where s.quota = q.id
@@ -229,8 +230,8 @@ as $$
 declare
     v_quota ojs.quota;
     v_bytes boolean := p_resource = 'max_stored_bytes';
-    v_old   bigint := (select q.maximum from ojs.quota q
-        where v_bytes and q.tenant_id = p_tenant and q.queue = p_queue and q.resource = p_resource);
+    v_old   ojs.quota := (select q from ojs.quota q where q.tenant_id = p_tenant and q.queue = p_queue and q.resource = p_resource);
+    v_gone  float8 := v_old.burst - (select sum(ojs._grown(v_old, s.tokens, s.at, ojs.now())) from ojs.stripe s where s.quota = v_old.id);
 begin
     if p_value is null then
         delete from ojs.quota q where q.tenant_id = p_tenant and q.queue = p_queue and q.resource = p_resource;
@@ -249,18 +250,19 @@ begin
     on conflict (tenant_id, queue, resource) do update
     set maximum = excluded.maximum, period = excluded.period, burst = excluded.burst, soft = excluded.soft, reason = excluded.reason,
         warn_from = excluded.warn_from, due = true, stripes = excluded.stripes, measure_at = null,
-        -- The same rate once more begins with no full burst. Beyond a soft limit one stripe may lack what the others have.
+        -- Beyond a soft limit one stripe may lack what the others have.
         id = case when (excluded.soft, excluded.stripes, excluded.period) is distinct from (q.soft, q.stripes, q.period)
             or q.period is not null and (excluded.maximum, excluded.burst) <> (q.maximum, q.burst) then excluded.id else q.id end
     returning * into v_quota;
     insert into ojs.stripe (quota, n, tokens, at)
-    select v_quota.id, n, coalesce(v_quota.burst, v_quota.maximum * v_bytes::int)::float8 / nullif(v_quota.stripes, 0),
-        ojs.now()
+    -- A rate keeps what was used of it, or each change would let a full burst in.
+    select v_quota.id, n, greatest(0, coalesce(v_quota.burst, v_quota.maximum * v_bytes::int) - coalesce(v_gone, 0))
+        / nullif(v_quota.stripes, 0), ojs.now()
     from generate_series(0, v_quota.stripes - 1) n
     where not exists (select from ojs.stripe s where s.quota = v_quota.id);
     if v_bytes then
         -- Where none are left, more than the old maximum may be there, and only ojs._measure knows.
-        perform ojs._grant(array[row(v_quota.id, v_quota.maximum - v_old, 0, 0)::ojs.quota_look])
+        perform ojs._grant(array[row(v_quota.id, v_quota.maximum - v_old.maximum, 0, 0)::ojs.quota_look])
         where not found and (select sum(s.tokens) > 0 from ojs.stripe s where s.quota = v_quota.id);
         perform pg_notify('ojs_wake', 'upkeep');
     end if;
@@ -283,18 +285,4 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._quotas_changed() is 'Has limits that were set act: says whether there are any, and gives them their tokens.';
-
--- +goose StatementBegin
-create function ojs._drop_stripes(p_now timestamptz) returns void
-language sql
-as $$
-    -- Whoever has just read an old limit still takes from its stripes.
-    delete from ojs.stripe s using (
-        select o.quota, o.n, o.rev from ojs.stripe o
-        where o.at < p_now - interval '1 minute' and not exists (select from ojs.quota q where q.id = o.quota) for update skip locked
-    ) o where s.quota = o.quota and s.n = o.n and s.rev = o.rev
-$$;
--- +goose StatementEnd
-comment on function ojs._drop_stripes(timestamptz) is
-'Removes the stripes of limits that are gone. Reads all stripes, so whoever sets a limit does not call it.';
 reset role;

@@ -146,4 +146,18 @@ as $$
 $$;
 -- +goose StatementEnd
 comment on function ojs._leaving(text, text) is 'How many jobs of a tenant, or of a queue, were handed out per second in the last minute.';
+
+-- +goose StatementBegin
+create function ojs._drop_stripes(p_now timestamptz) returns void
+language sql
+as $$
+    -- Whoever has just read an old limit still takes from its stripes.
+    delete from ojs.stripe s using (
+        select o.quota, o.n, o.rev from ojs.stripe o
+        where o.at < p_now - interval '1 minute' and not exists (select from ojs.quota q where q.id = o.quota) for update skip locked
+    ) o where s.quota = o.quota and s.n = o.n and s.rev = o.rev
+$$;
+-- +goose StatementEnd
+comment on function ojs._drop_stripes(timestamptz) is
+'Removes the stripes of limits that are gone. Reads all stripes, so whoever sets a limit does not call it.';
 reset role;

@@ -46,14 +46,15 @@ begin
             select j.tenant_id, j.args, j.meta, j.tags, j.retry, j.options, j.extra, j.result, j.errors from ojs.dead_job j
         ) j where j.tenant_id in (select d.tenant_id from due d) group by j.tenant_id
     )
-    select array_agg(row(d.id, floor(d.maximum - coalesce(s.bytes, 0) - d.tokens), 0, 0)::ojs.quota_look) into v_looks
+    select array_agg(row(d.id, floor(d.maximum - coalesce(s.bytes, 0) - d.tokens), s.bytes, 0)::ojs.quota_look) into v_looks
     from due d left join stored s on s.tenant_id = d.tenant_id;
     v_left := array(select g from ojs._grant(v_looks) g);
     -- What all of this costs is at most a fiftieth of the time of one session.
     update ojs.quota q
-    set due = true, measure_at = ojs.now() + greatest(50 * (clock_timestamp() - v_began),
+    set due = true, used = coalesce(l.used, 0), measure_at = ojs.now() + greatest(50 * (clock_timestamp() - v_began),
         case when q.id = any (v_left) then interval '1 second' else '1 minute' end)
-    from (select o.id from ojs.quota o where o.id in (select l.id from unnest(v_looks) l) for update skip locked) o where q.id = o.id;
+    from unnest(v_looks) l
+    cross join lateral (select o.id from ojs.quota o where o.id = l.id for update skip locked) o where q.id = o.id;
     get diagnostics v_noted = row_count;
     return case when v_noted < cardinality(v_looks) then ojs._in_use() else 'done' end;
 end;

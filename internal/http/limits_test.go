@@ -5,6 +5,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
@@ -93,6 +94,36 @@ func TestLimitsOfRequestsThatComeTogether(t *testing.T) {
 	}
 	if fmt.Sprint(seen) != "map[201:5 429:7]" {
 		t.Errorf("the statuses are %v", seen)
+	}
+}
+
+// A change that was made elsewhere is known to a server that had nothing to do, when the next request comes.
+func TestLimitsAreChangedElsewhere(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	job := `{"type":"x","args":[],"options":{"queue":"q"}}`
+	a.do("POST", "/ojs/v1/jobs", job).want(201)
+	pgtest.Exec(t, a.pool, `select ojs.configure_queue('q', '{"backpressure": {"max_depth": 2, "warning_threshold": 0.5}}')`)
+	time.Sleep(time.Second)
+	if got := a.do("POST", "/ojs/v1/jobs", job).want(201).header.Get("X-OJS-Queue-Depth"); got != "2" {
+		t.Errorf("the depth is %q", got)
+	}
+}
+
+// What a tenant's credential may know of a queue that is full is its bound.
+func TestAFullQueueTellsACredentialItsBound(t *testing.T) {
+	t.Parallel()
+	a := guarded(t)
+	pgtest.Exec(t, a.pool, `select ojs.configure_queue('q', '{"backpressure": {"max_depth": 5, "warning_threshold": 0.1}}'),
+		ojs.enqueue('x', p_queue => 'q', p_tenant => 'globex') from generate_series(1, 3)`)
+	own := a.key("acme", "{produce}")
+	job := `{"type":"x","args":[],"options":{"queue":"q"}}`
+	if got := a.do("POST", "/ojs/v1/jobs", job, own).want(201).header.Get("X-OJS-Queue-Depth"); got != "" {
+		t.Errorf("with a new job it is told %s", got)
+	}
+	full := a.do("POST", "/ojs/v1/jobs/batch", `{"jobs":[`+job+","+job+`]}`, own).want(429)
+	if full.is(map[string]any{"error.depth": 5.0, "error.details.depth": 5.0}); full.header.Get("X-OJS-Queue-Depth") != "5" {
+		t.Errorf("it is told %s", full.header.Get("X-OJS-Queue-Depth"))
 	}
 }
 

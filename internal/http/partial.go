@@ -52,6 +52,7 @@ func (s *Server) enqueueEach(c echo.Context, sent []*kit.Object, jobs []*dispatc
 			continue
 		}
 		problem := s.kit.Problems.Classify(outcome.Err)
+		kit.ConcealDepth(c, problem)
 		relocate(problem, nil, sent, headerName, true)
 		status, problems = http.StatusMultiStatus, append(problems, problem)
 		results[i] = map[string]any{"index": i, "status": "failed", "error": kit.ProblemBody(problem, kit.RequestID(c))}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -12,11 +13,13 @@ import (
 
 // door is what a server has to know of limits before it asks the database.
 type door struct {
-	limits atomic.Pointer[doorLimits]
-	next   atomic.Int64 // when to look again, in Unix nanoseconds
+	limits  atomic.Pointer[doorLimits]
+	next    atomic.Int64 // when to look again, in Unix nanoseconds
+	looking sync.Mutex
 }
 
 type doorLimits struct {
+	at      time.Time
 	bounded map[string]bool // queues with a bound: enqueueing into others costs no look at how full they are
 	tenants map[string]DoorLimits
 }
@@ -24,18 +27,23 @@ type doorLimits struct {
 // DoorLimits are what a tenant may have under way at a server; 0: as the server says.
 type DoorLimits struct{ Requests, Polls int64 }
 
-// doorAge is how long a change that another server has made may be unknown here.
-const doorAge = time.Second
+// A change that another server has made is known here after maxDoorAge at the latest. Requests that come all the time do not wait for
+// the look at it, since it comes after doorAge, beside them.
+const (
+	doorAge    = maxDoorAge / 2
+	maxDoorAge = time.Second
+)
 
 // RefreshDoor has a change of limits act at once at this server.
 func (k *Kit) RefreshDoor(ctx context.Context) {
 	k.door.next.Store(time.Now().Add(doorAge).UnixNano())
+	at := time.Now()
 	rows, err := k.SQL.DoorLimits(ctx)
 	if err != nil {
 		k.Log.Debug("limits of tenants and queues are not known", "error", err)
 		return
 	}
-	limits := &doorLimits{bounded: map[string]bool{}, tenants: map[string]DoorLimits{}}
+	limits := &doorLimits{at: at, bounded: map[string]bool{}, tenants: map[string]DoorLimits{}}
 	for _, r := range rows {
 		own := limits.tenants[r.TenantID]
 		switch r.Resource {
@@ -52,16 +60,29 @@ func (k *Kit) RefreshDoor(ctx context.Context) {
 	k.door.limits.Store(limits)
 }
 
-// doorNow is what is known, and looked at again in the background when it has grown old.
+// doorNow is what is known, and looked at again when it has grown old.
 func (k *Kit) doorNow() *doorLimits {
-	if now, next := time.Now().UnixNano(), k.door.next.Load(); now > next && k.door.next.CompareAndSwap(next, now+int64(doorAge)) {
-		go func() {
-			ctx, cancel := context.WithTimeout(context.Background(), k.Query)
-			defer cancel()
-			k.RefreshDoor(ctx)
-		}()
+	if k.door.old() {
+		k.door.looking.Lock()
+		defer k.door.looking.Unlock()
+		if k.door.old() && time.Now().UnixNano() > k.door.next.Load() {
+			k.lookAtDoor()
+		}
+	} else if now, next := time.Now().UnixNano(), k.door.next.Load(); now > next && k.door.next.CompareAndSwap(next, now+int64(doorAge)) {
+		go k.lookAtDoor()
 	}
 	return k.door.limits.Load()
+}
+
+func (d *door) old() bool {
+	known := d.limits.Load()
+	return known == nil || time.Since(known.at) > maxDoorAge
+}
+
+func (k *Kit) lookAtDoor() {
+	ctx, cancel := context.WithTimeout(context.Background(), min(k.Query, maxDoorAge))
+	defer cancel()
+	k.RefreshDoor(ctx)
 }
 
 // DoorLimits are those that are set for a tenant.
@@ -73,10 +94,10 @@ func (k *Kit) DoorLimits(tenant string) DoorLimits {
 }
 
 // Pressure tells the client how full the queues are that it has just enqueued into, if one of them is nearly full (ojs-backpressure
-// section 7.3).
+// section 7.3). A tenant's credential is not told: it would learn how many jobs others have there.
 func (k *Kit) Pressure(c echo.Context, queues ...string) {
 	known := k.doorNow()
-	if known == nil {
+	if known == nil || isTenants(c) {
 		return
 	}
 	var bounded []string

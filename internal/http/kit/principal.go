@@ -25,6 +25,12 @@ func Who(c echo.Context) *Principal {
 	return p
 }
 
+// isTenants is whether a request was made with a tenant's credential.
+func isTenants(c echo.Context) bool {
+	p := Who(c)
+	return p != nil && p.Tenant != nil
+}
+
 // Actor is the principal of a request, as the audit trail shows it; empty if nobody is known.
 func Actor(c echo.Context) string {
 	if p := Who(c); p != nil {

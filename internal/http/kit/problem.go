@@ -62,6 +62,7 @@ func (p *Problems) Write(err error, c echo.Context) {
 		err = &pg.Error{Code: CodeAway, Message: "the request ended before there was an answer", Err: err}
 	}
 	problem := p.Classify(err)
+	ConcealDepth(c, problem)
 	p.NameHeader(problem, r.Header)
 	level := slog.LevelDebug
 	switch {
@@ -115,6 +116,13 @@ func LimitHeaders(h http.Header, problem *pg.Error) {
 	depth, _ := problem.Details["depth"].(float64)
 	if bound, ok := problem.Details["bound"].(float64); ok && bound > 0 {
 		h.Set("X-OJS-Queue-Pressure", pressure(depth, bound))
+	}
+}
+
+// ConcealDepth has a full queue tell a tenant its bound alone: how many jobs others have in it is none of a tenant's business.
+func ConcealDepth(c echo.Context, problem *pg.Error) {
+	if _, told := problem.Details["depth"]; told && isTenants(c) {
+		problem.Details["depth"] = problem.Details["bound"]
 	}
 }
 
