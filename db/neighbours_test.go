@@ -238,6 +238,51 @@ func TestThrottlesByHand(t *testing.T) {
 	ringsAgree(t, d.Pool)
 }
 
+// A throttle of the rate holds back what a tenant enqueues, whichever way, to a part of what it did, until it ends.
+func TestThrottlesOfTheRate(t *testing.T) {
+	t.Parallel()
+	d := crowded(t, map[string]int{"a": 6000, "b": 2})
+	operator, service := d.Operator(), d.Service()
+	exec(t, operator, "select ojs.watch_neighbours('on', p_depth_ratio => 1000000, p_action => 'rate')")
+	exec(t, service, "select ojs.tick()")
+	if got := lines(t, operator, "select tenant_id, action, original, effective, reason from ojs.throttles"); !slices.Equal(got,
+		[]string{"a rate - 240 enqueue_rate_ratio_exceeded"}) {
+		t.Fatalf("throttled are %q", got)
+	}
+	// A fifth of 1200 a minute: 40 at once, then four a second.
+	enqueue := func(tenant string, n int) string {
+		return fmt.Sprintf("insert into ojs.jobs (tenant_id, type) select '%s', 'a' from generate_series(1, %d)", tenant, n)
+	}
+	exec(t, service, enqueue("a", 40))
+	said := detail(t, refused(t, service, "OJ429", enqueue("a", 1)))
+	if said["limit"] != "throttled_rate" || said["maximum"] != 40.0 || said["retry_after"] != 1.0 {
+		t.Errorf("beyond it is said %v", said)
+	}
+	refused(t, d.As("a"), "OJ429", "insert into ojs.jobs (type) values ('a')")
+	refused(t, service, "OJ429", enqueue("a", 41))
+	exec(t, service, enqueue("b", 100))
+	d.SetNow(noon.Add(2 * time.Second))
+	exec(t, service, enqueue("a", 8))
+	refused(t, service, "OJ429", enqueue("a", 1))
+	exec(t, operator, "select ojs.watch_neighbours('observe')")
+	d.SetNow(noon.Add(11 * time.Minute))
+	exec(t, service, "select ojs.tick()")
+	exec(t, service, enqueue("a", 500))
+	if one[bool](t, operator, "select limits or exists (select from ojs.limits) from ojs.settings") {
+		t.Error("a limit is left")
+	}
+
+	limited(t, operator, "a", `{"max_enqueue_rate": {"limit": 2, "period": "PT1S"}}`)
+	exec(t, operator, "select ojs.throttle('a', 'by hand', 'rate', 0.1)")
+	if got := lines(t, operator, "select original, effective from ojs.throttles"); !slices.Equal(got, []string{"120 12"}) {
+		t.Errorf("by hand it is %q", got)
+	}
+	exec(t, operator, "select ojs.throttle('a', 'once more', 'weight', 0.1)")
+	if got := list[string](t, operator, "select resource from ojs.limits"); !slices.Equal(got, []string{"max_enqueue_rate"}) {
+		t.Errorf("of another throttle is left %q", got)
+	}
+}
+
 func TestThrottlesAreRefused(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

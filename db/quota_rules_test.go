@@ -271,3 +271,33 @@ func TestBoundsOfQueuesAreConfigured(t *testing.T) {
 		}
 	}
 }
+
+// What servers refuse below a limit, a batch that is too large or a poll too many, is told of once a minute, with how many there were.
+func TestRefusalsAreToldOf(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service := d.Service()
+	d.SetNow(noon)
+	limited(t, service, "acme", `{"max_queue_depth": 10, "max_waiting_polls": 3}`)
+	exec(t, service, `select ojs.configure_queue('q', '{"backpressure": {"max_depth": 10}}')`)
+	exec(t, service, "select ojs.enqueue('a', p_tenant => 'acme') from generate_series(1, 3)")
+	note := `select ojs.note_refusals('{acme,acme,""}', '{"","",q}', '{max_queue_depth,max_waiting_polls,max_depth}', $1)`
+	exec(t, service, note, []int{2, 5, 7})
+	exec(t, service, note, []int{1, 1, 1})
+	const events = `select type, concat_ws(' ', data ->> 'limit', data ->> 'queue', data ->> 'current', data ->> 'maximum',
+		data ->> 'depth', data ->> 'bound', data ->> 'refused') from ojs.events() where data ? 'refused' order by 1, 2`
+	want := []string{
+		"backpressure.rejected q 0 10 8", "tenant.limit_exceeded max_queue_depth 3 10 3", "tenant.limit_exceeded max_waiting_polls 3 6",
+	}
+	if got := lines(t, service, events); !slices.Equal(got, want) {
+		t.Errorf("told are %q, want %q", got, want)
+	}
+	d.SetNow(noon.Add(61 * time.Second))
+	exec(t, service, note, []int{4, 4, 4})
+	if got := lines(t, service, events); len(got) != 6 {
+		t.Errorf("a minute later told are %q", got)
+	}
+	if got := lines(t, d.As("globex"), events); len(got) != 0 {
+		t.Errorf("another tenant sees %q", got)
+	}
+}

@@ -1284,6 +1284,8 @@ begin
         v_throttle.original := (select w.weight from ojs._weight_in('', p_tenant, v_own.weight, null) w);
         v_throttle.effective := (select w.weight from ojs._weight_in('', p_tenant, v_own.weight, p_factor) w);
         perform ojs._multiply_weight(p_tenant, p_factor);
+    elsif p_action = 'rate' then
+        select s.original, s.effective into v_throttle.original, v_throttle.effective from ojs._slow_down(p_tenant, p_factor) s;
     else
         v_throttle.original := (select r.max_concurrency from ojs.rule r where r.tenant_id = p_tenant and r.queue = '');
         -- The bound is what counts its jobs, and a part of them is the bound.
@@ -1429,7 +1431,7 @@ CREATE TABLE ojs.quota (
     CONSTRAINT burst_in_range CHECK (((burst IS NULL) OR ((burst >= 1) AND (burst <= 1000000000)) OR ojs._raise('OJ422'::text, 'max_enqueue_rate.burst must be an integer between 1 and 1000000000'::text, '{"field": "max_enqueue_rate.burst"}'::jsonb))),
     CONSTRAINT maximum_in_range CHECK ((((maximum >= ((resource <> ALL (ARRAY['max_queue_depth'::text, 'max_scheduled'::text])))::integer) AND (maximum <= ojs._most(resource))) OR ojs._raise('OJ422'::text, format('%s must be an integer between %s and %s'::text, resource, ((resource <> ALL (ARRAY['max_queue_depth'::text, 'max_scheduled'::text])))::integer, ojs._most(resource)), jsonb_build_object('field', resource)))),
     CONSTRAINT period_in_range CHECK (((period IS NULL) OR ((period >= '00:00:01'::interval) AND (period <= '31 days'::interval)) OR ojs._raise('OJ422'::text, 'max_enqueue_rate.period must be between PT1S and P31D'::text, '{"field": "max_enqueue_rate.period"}'::jsonb))),
-    CONSTRAINT resource_known CHECK ((resource = ANY (ARRAY['max_enqueue_rate'::text, 'max_queue_depth'::text, 'max_scheduled'::text, 'max_depth'::text, 'max_stored_bytes'::text, 'max_in_flight_requests'::text, 'max_waiting_polls'::text])))
+    CONSTRAINT resource_known CHECK ((resource = ANY (ARRAY['max_enqueue_rate'::text, 'max_queue_depth'::text, 'max_scheduled'::text, 'max_depth'::text, 'throttled_rate'::text, 'max_stored_bytes'::text, 'max_in_flight_requests'::text, 'max_waiting_polls'::text])))
 )
 WITH (vacuum_truncate=off);
 
@@ -1451,7 +1453,7 @@ declare
         when p_quota.resource = 'max_stored_bytes' then null
         else greatest(1, least(300, coalesce(ceil((p_want - v_left) / nullif(ojs._leaving(p_quota.tenant_id, p_quota.queue), 0)), 30))) end;
 begin
-    if p_together > p_quota.burst then
+    if p_together > p_quota.burst and p_quota.resource = 'max_enqueue_rate' then
         return row('OJ422', format('jobs may be at most %s at once, by max_enqueue_rate of tenant ''%s''', p_quota.burst, p_tenant),
             jsonb_build_object('field', 'jobs', 'limit', p_quota.burst))::ojs.refusal;
     elsif p_quota.resource = 'max_depth' then
@@ -3923,6 +3925,8 @@ begin
         return;
     elsif v_throttle.action = 'weight' then
         perform ojs._multiply_weight(p_tenant, null);
+    elsif v_throttle.action = 'rate' then
+        perform ojs._set_quota(p_tenant, '', 'throttled_rate', null, null), ojs._say_limits(false);
     else
         perform ojs._bound_concurrency(p_tenant, null);
     end if;
@@ -4887,10 +4891,14 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._free_to_throttle(p_tenant text) RETURNS boolean
+CREATE FUNCTION ojs._free_to_throttle(p_tenant text, p_limit boolean) RETURNS boolean
     LANGUAGE plpgsql
     AS $$
 begin
+    perform from ojs.settings where p_limit for update skip locked;
+    if p_limit and not found then
+        return false;
+    end if;
     perform from ojs.tenant t where t.tenant_id = p_tenant for update skip locked;
     if not found and exists (select from ojs.tenant t where t.tenant_id = p_tenant) then
         return false;
@@ -8985,10 +8993,8 @@ $$;
 CREATE FUNCTION ojs._quotas_changed() RETURNS void
     LANGUAGE plpgsql
     AS $$
-declare
-    v_limits boolean := exists (select from ojs.quota q where q.stripes > 0);
 begin
-    update ojs.settings s set limits = v_limits where s.limits <> v_limits;
+    perform ojs._say_limits();
     perform ojs._give_room(ojs.now());
 end;
 $$;
@@ -9004,7 +9010,7 @@ CREATE FUNCTION ojs._quotas_of(p_tenant text, p_queue text, p_state ojs.job_stat
     LANGUAGE sql STABLE ROWS 2
     AS $$
     select q.* from ojs._quotas_for(p_tenant, p_queue) q
-    where case when q.resource in ('max_enqueue_rate', 'max_stored_bytes') then p_new
+    where case when q.resource in ('max_enqueue_rate', 'throttled_rate', 'max_stored_bytes') then p_new
         when q.resource = 'max_scheduled' then p_state = 'scheduled' else true end
     order by q.tenant_id, q.queue, q.resource
 $$;
@@ -10413,6 +10419,26 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._say_limits(p_wait boolean DEFAULT true) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_limits boolean;
+begin
+    -- Of two at once the later one must see what the other has set or removed.
+    if p_wait then
+        perform from ojs.settings for update;
+    else
+        perform from ojs.settings for update skip locked;
+    end if;
+    if not found then
+        return;
+    end if;
+    v_limits := exists (select from ojs.quota q where q.stripes > 0);
+    update ojs.settings s set limits = v_limits where s.limits <> v_limits;
+end;
+$$;
+
 CREATE FUNCTION ojs._scope(p_tenant text, p_queue text) RETURNS TABLE(scope text, said text)
     LANGUAGE sql IMMUTABLE ROWS 1
     AS $$
@@ -11202,7 +11228,7 @@ CREATE TABLE ojs.neighbour_watch (
     factor numeric DEFAULT 0.2 NOT NULL,
     lasts interval DEFAULT '00:10:00'::interval NOT NULL,
     looked_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
-    CONSTRAINT action_known CHECK (((action = ANY (ARRAY['weight'::text, 'concurrency'::text])) OR ojs._raise('OJ422'::text, 'action must be "weight" or "concurrency"'::text, '{"field": "action"}'::jsonb))),
+    CONSTRAINT action_known CHECK (((action = ANY (ARRAY['weight'::text, 'concurrency'::text, 'rate'::text])) OR ojs._raise('OJ422'::text, 'action must be "weight", "concurrency" or "rate"'::text, '{"field": "action"}'::jsonb))),
     CONSTRAINT factor_in_range CHECK ((((factor >= 0.001) AND (factor <= 0.999)) OR ojs._raise('OJ422'::text, 'factor must be between 0.001 and 0.999'::text, '{"field": "factor"}'::jsonb))),
     CONSTRAINT lasts_in_range CHECK ((((lasts >= '00:00:01'::interval) AND (lasts <= '7 days'::interval)) OR ojs._raise('OJ422'::text, 'lasts must be between 1 second and 7 days'::text, '{"field": "lasts"}'::jsonb))),
     CONSTRAINT minimum_in_range CHECK (((LEAST(min_jobs, min_active) > 0) OR ojs._raise('OJ422'::text, 'min_jobs and min_active must be more than 0'::text, '{"field": "min_jobs"}'::jsonb))),
@@ -11408,6 +11434,28 @@ CREATE FUNCTION ojs._slots_behind() RETURNS boolean
     AS $$
 begin
     return exists (select from ojs._slot_mark() m where m.freed <> '{}' or exists (select from ojs._ends(m.ended, null)));
+end;
+$$;
+
+CREATE FUNCTION ojs._slow_down(p_tenant text, p_factor numeric, OUT original numeric, OUT effective numeric) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_span interval := (select w.span from ojs.neighbour_watch w);
+    v_seen numeric;
+begin
+    original := (select q.maximum * 60 / extract(epoch from q.period) from ojs.quota q
+        where q.tenant_id = p_tenant and q.queue = '' and q.resource = 'max_enqueue_rate');
+    select (ojs._counts_since('', p_tenant, p.counts, ojs.now() - v_span)).entered * 60 / extract(epoch from v_span) into v_seen
+    from (
+        select row(sum(t.total), sum(t.dispatched), sum(t.completed), sum(t.cancelled), sum(t.discarded), sum(t.failed))
+            ::ojs.counts as counts
+        from ojs.tally t where t.tenant_id = p_tenant
+    ) p;
+    effective := greatest(1, floor(least(original * p_factor, greatest(60, v_seen * p_factor))));
+    perform ojs._set_quota(p_tenant, '', 'throttled_rate', jsonb_build_object('limit', effective, 'period', 'PT1M',
+        'burst', greatest(1, floor(effective / 6))), 'throttled');
+    perform ojs._say_limits();
 end;
 $$;
 
@@ -11940,6 +11988,27 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._tell_of_limit(p_type text, p_tenant text, p_queue text, p_resource text, p_used bigint, p_maximum bigint, p_soft boolean, p_refused bigint, p_now timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_key jsonb := case when p_resource = 'max_depth' then jsonb_build_object('queue', p_queue)
+        else jsonb_build_object('tenant_id', p_tenant, 'limit', p_resource) end;
+begin
+    update ojs.notice n
+    set data = n.data || jsonb_strip_nulls(jsonb_build_object('refused', coalesce((n.data ->> 'refused')::bigint + p_refused, p_refused)))
+    where n.at > p_now - interval '1 minute' and n.type = p_type and n.data @> v_key and coalesce(n.data ->> 'queue', '') = p_queue;
+    if found then
+        return;
+    end if;
+    insert into ojs.notice (at, ended_at, type, subject, data)
+    values (p_now, p_now, p_type, coalesce(nullif(p_tenant, ''), p_queue), jsonb_strip_nulls(v_key || case
+        when p_resource = 'max_depth' then jsonb_build_object('depth', p_used, 'bound', p_maximum, 'refused', p_refused)
+        else jsonb_build_object('queue', nullif(p_queue, ''), 'current', p_used, 'maximum', p_maximum, 'soft', p_soft,
+            'refused', p_refused) end));
+end;
+$$;
+
 CREATE FUNCTION ojs._tells_time(p_text text) RETURNS boolean
     LANGUAGE sql IMMUTABLE
     AS $_$ select p_text like '+%' or p_text ~ '^\d{4,6}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[-+]\d\d(:?\d\d)?)$' $_$;
@@ -12060,6 +12129,7 @@ declare
         where v_watch.mode = 'on' and not exists (select from ojs.throttle h where h.tenant_id = n.tenant_id)
             and not exists (select from ojs.departure d where d.tenant_id = n.tenant_id) limit c_most);
     v_one   text;
+    v_does  text;
 begin
     if v_ended || v_noisy = '{}' or ojs._has_fetched() then
         return false;
@@ -12068,17 +12138,18 @@ begin
     end if;
     perform ojs._stop_ahead();
     foreach v_one in array v_ended || v_noisy loop
+        -- The tenant's own login could not fetch any more where its jobs that are active are counted.
+        v_does := (case when v_watch.action = 'concurrency'
+            and exists (select from ojs.tenant_role r where r.tenant_id = v_one) then 'weight' else v_watch.action end);
         -- Somebody who configures it keeps nobody waiting: it comes with a later tick.
-        continue when not ojs._free_to_throttle(v_one);
+        continue when not ojs._free_to_throttle(v_one, v_does = 'rate' and v_one <> all (v_ended));
         if v_one = any (v_ended) then
             perform ojs._end_throttle(v_one);
             -- Whether it is throttled again is decided by what it does from now on.
             delete from ojs.neighbour n where n.tenant_id = v_one;
         else
             perform ojs._begin_throttle(v_one, (select min(n.signal) from ojs.neighbour n where n.tenant_id = v_one) || '_exceeded',
-                -- Its own login could not fetch any more.
-                case when exists (select from ojs.tenant_role r where r.tenant_id = v_one) then 'weight' else v_watch.action end,
-                v_watch.factor, v_watch.lasts, null);
+                v_does, v_watch.factor, v_watch.lasts, null);
         end if;
     end loop;
     return c_most in (cardinality(v_ended), cardinality(v_noisy));
@@ -12872,13 +12943,8 @@ begin
         continue when v_level = v_quota.warned;
         update ojs.quota q set warned = v_level, warned_at = case when v_level > 0 then coalesce(q.warned_at, p_now) end
         where q.id = v_quota.id;
-        insert into ojs.notice (at, ended_at, type, subject, data)
-        select p_now, p_now, t.type, coalesce(nullif(v_quota.tenant_id, ''), v_quota.queue), case when v_quota.resource = 'max_depth' then
-            jsonb_build_object('queue', v_quota.queue, 'depth', v_quota.now_used, 'bound', v_quota.maximum)
-            else jsonb_strip_nulls(jsonb_build_object('tenant_id', v_quota.tenant_id, 'queue', nullif(v_quota.queue, ''),
-                'limit', v_quota.resource, 'current', v_quota.now_used, 'maximum', coalesce(v_quota.burst, v_quota.maximum),
-                'soft', v_quota.soft, 'refused', (select nullif(sum(r.requests), 0) from ojs.refused r where r.tenant_id = v_quota.tenant_id
-                    and r.queue = v_quota.queue and r.resource = v_quota.resource and r.at > p_now - interval '2 minutes'))) end
+        perform ojs._tell_of_limit(t.type, v_quota.tenant_id, v_quota.queue, v_quota.resource, v_quota.now_used,
+            coalesce(v_quota.burst, v_quota.maximum), v_quota.soft, null, p_now)
         from ojs._warning(v_quota.resource, v_quota.warned, v_level) t(type) where t.type is not null;
     end loop;
 end;
@@ -15342,6 +15408,17 @@ begin
     from unnest(p_tenants, p_queues, p_resources, p_requests) u(tenant_id, queue, resource, requests)
     group by u.tenant_id, u.queue, u.resource order by u.tenant_id, u.queue, u.resource
     on conflict (tenant_id, queue, resource, at) do update set requests = r.requests + excluded.requests;
+    perform ojs._tell_of_limit(case when u.resource = 'max_depth' then 'backpressure.rejected' else 'tenant.limit_exceeded' end,
+        u.tenant_id, u.queue, u.resource, q.current, coalesce(q.burst, q.maximum), q.soft, u.requests, ojs.now())
+    from (
+        select u.tenant_id, u.queue, u.resource, sum(u.requests)::bigint as requests
+        from unnest(p_tenants, p_queues, p_resources, p_requests) u(tenant_id, queue, resource, requests)
+        group by u.tenant_id, u.queue, u.resource order by u.tenant_id, u.queue, u.resource
+    ) u
+    -- One by one, so that two servers lock the rows of ojs.notice in one order.
+    left join lateral (
+        select q.* from ojs._quota_use q where q.tenant_id = u.tenant_id and q.queue = u.queue and q.resource = u.resource offset 0
+    ) q on true;
     delete from ojs.refused r using (
         select o.tenant_id, o.queue, o.resource, o.at from ojs.refused o
         where o.at < ojs.now() - interval '1 day' order by o.at limit 1000 for update skip locked
@@ -16140,16 +16217,18 @@ declare
 begin
     if p_tenant is null or not ojs._tenant_valid(p_tenant) then
         perform ojs._raise('OJ400', 'tenant must match ^[a-zA-Z0-9][a-zA-Z0-9._:-]*$ and have at most 256 bytes', '{"field": "tenant"}');
-    elsif (coalesce(p_action, v_watch.action) in ('weight', 'concurrency')) is not true then
-        perform ojs._raise('OJ422', 'action must be "weight" or "concurrency"', '{"field": "action"}');
+    elsif (coalesce(p_action, v_watch.action) in ('weight', 'concurrency', 'rate')) is not true then
+        perform ojs._raise('OJ422', 'action must be "weight", "concurrency" or "rate"', '{"field": "action"}');
     elsif (coalesce(p_factor, v_watch.factor) between 0.001 and 0.999) is not true then
         perform ojs._raise('OJ422', 'factor must be between 0.001 and 0.999', '{"field": "factor"}');
     elsif (coalesce(p_lasts, v_watch.lasts) between '1 second' and '7 days') is not true then
         perform ojs._raise('OJ422', 'lasts must be between 1 second and 7 days', '{"field": "lasts"}');
     end if;
+    -- Whoever sets limits locks settings before the lane.
+    perform from ojs.settings for update;
     perform ojs._say_if_new(p_tenant, null), ojs._stop_ahead();
     return ojs._begin_throttle(p_tenant, coalesce(left(p_reason, 1000), 'manual'), coalesce(p_action, v_watch.action),
-        coalesce(p_factor, v_watch.factor), coalesce(p_lasts, v_watch.lasts), session_user);
+        coalesce(p_factor, v_watch.factor), coalesce(p_lasts, v_watch.lasts), ojs._actor());
 end;
 $_$;
 
@@ -18082,16 +18161,16 @@ CREATE VIEW ojs.tenant_shares WITH (security_invoker='true') AS
 CREATE VIEW ojs.throttles AS
  SELECT h.tenant_id,
     h.action,
-    (
-        CASE
-            WHEN (h.action = 'weight'::text) THEN COALESCE(u.alike, t.weight, u.fallback)
-            ELSE (r.max_concurrency)::numeric
-        END)::double precision AS original,
-    (
-        CASE
-            WHEN (h.action = 'concurrency'::text) THEN (r.most)::numeric
-            ELSE COALESCE(u.alike, GREATEST((COALESCE(t.weight, u.fallback) * t.throttle), 0.000001))
-        END)::double precision AS effective,
+        CASE h.action
+            WHEN 'weight'::text THEN (COALESCE(u.alike, t.weight, u.fallback))::double precision
+            WHEN 'rate'::text THEN h.original
+            ELSE (r.max_concurrency)::double precision
+        END AS original,
+        CASE h.action
+            WHEN 'concurrency'::text THEN (r.most)::double precision
+            WHEN 'rate'::text THEN h.effective
+            ELSE (COALESCE(u.alike, GREATEST((COALESCE(t.weight, u.fallback) * t.throttle), 0.000001)))::double precision
+        END AS effective,
     h.reason,
     h.since,
     h.until,

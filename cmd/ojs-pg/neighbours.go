@@ -26,7 +26,7 @@ func neighbourCommands() []*cli.Command {
 		{
 			Name: "throttle", Usage: "give the tenant of --tenant less for a while", Action: withAdmin("", throttle),
 			Flags: []cli.Flag{
-				&cli.StringFlag{Name: "action", Sources: cli.EnvVars("OJS_ADMIN_ACTION"), Usage: "lower the `weight` or concurrency"},
+				&cli.StringFlag{Name: "action", Sources: cli.EnvVars("OJS_ADMIN_ACTION"), Usage: "lower the `weight`, concurrency or rate"},
 				&cli.Float64Flag{Name: "factor", Sources: cli.EnvVars("OJS_ADMIN_FACTOR"), Usage: "to which `PART` of what it is"},
 				&cli.DurationFlag{Name: "lasts", Sources: cli.EnvVars("OJS_ADMIN_LASTS"), Usage: "for how `LONG`, such as 30m"},
 				&cli.StringFlag{Name: "reason", Sources: cli.EnvVars("OJS_ADMIN_REASON"), Usage: "`WHY`, for whoever asks later"},

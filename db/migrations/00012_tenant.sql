@@ -174,8 +174,8 @@ create table ojs.neighbour_watch (
             '{"field": "ratio"}')),
     constraint minimum_in_range check (least(min_jobs, min_active) > 0
         or ojs._raise('OJ422', 'min_jobs and min_active must be more than 0', '{"field": "min_jobs"}')),
-    constraint action_known check (action in ('weight', 'concurrency')
-        or ojs._raise('OJ422', 'action must be "weight" or "concurrency"', '{"field": "action"}')),
+    constraint action_known check (action in ('weight', 'concurrency', 'rate')
+        or ojs._raise('OJ422', 'action must be "weight", "concurrency" or "rate"', '{"field": "action"}')),
     constraint factor_in_range check (factor between 0.001 and 0.999
         or ojs._raise('OJ422', 'factor must be between 0.001 and 0.999', '{"field": "factor"}')),
     constraint lasts_in_range check (lasts between '1 second' and '7 days'
@@ -195,7 +195,7 @@ comment on column ojs.neighbour_watch.active_share is
 comment on column ojs.neighbour_watch.error_ratio is 'Noisy is whose attempts failed more than so many times as often as the others''.';
 comment on column ojs.neighbour_watch.min_jobs is 'Fewer jobs that wait, were enqueued or were handed out make nobody noisy.';
 comment on column ojs.neighbour_watch.min_active is 'Fewer active jobs make nobody noisy.';
-comment on column ojs.neighbour_watch.action is 'What a throttle lowers: weight or concurrency.';
+comment on column ojs.neighbour_watch.action is 'What a throttle lowers: weight, concurrency or rate.';
 comment on column ojs.neighbour_watch.factor is 'What it is multiplied by.';
 comment on column ojs.neighbour_watch.lasts is 'How long a throttle lasts.';
 comment on column ojs.neighbour_watch.looked_at is 'When somebody looked last.';
@@ -230,7 +230,7 @@ create table ojs.throttle (
 comment on table ojs.throttle is
 'Tenants that get less for a while. Written by ojs.throttle, ojs.release_throttle and the tick; read as ojs.throttles.';
 comment on column ojs.throttle.tenant_id is 'The tenant.';
-comment on column ojs.throttle.action is 'What is lowered: weight or concurrency.';
+comment on column ojs.throttle.action is 'What is lowered: weight, concurrency or rate.';
 comment on column ojs.throttle.original is 'What it was without the throttle when that began; null: no limit.';
 comment on column ojs.throttle.effective is 'What it was then.';
 comment on column ojs.throttle.reason is 'Why: the signal with _exceeded behind it, or an operator''s words.';

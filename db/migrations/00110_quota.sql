@@ -31,7 +31,7 @@ create table ojs.quota (
     reason    text,
     primary key (tenant_id, queue, resource),
     constraint resource_known check (resource in ('max_enqueue_rate', 'max_queue_depth', 'max_scheduled', 'max_depth',
-        'max_stored_bytes', 'max_in_flight_requests', 'max_waiting_polls')),
+        'throttled_rate', 'max_stored_bytes', 'max_in_flight_requests', 'max_waiting_polls')),
     constraint maximum_in_range check (
         maximum between (resource not in ('max_queue_depth', 'max_scheduled'))::int and ojs._most(resource)
         or ojs._raise('OJ422', format('%s must be an integer between %s and %s', resource,
@@ -49,9 +49,9 @@ ojs.configure_queue; read as ojs.limits.';
 comment on column ojs.quota.tenant_id is 'The tenant; empty: all of them together.';
 comment on column ojs.quota.queue is 'The queue; empty: all of them together.';
 comment on column ojs.quota.resource is
-'What is limited: max_enqueue_rate, jobs in a period; max_queue_depth, jobs that are available, scheduled or pending; max_scheduled, jobs
-that are scheduled; max_depth, of a queue, jobs that have not ended; max_stored_bytes, what jobs take up, in bytes; max_in_flight_requests
-and max_waiting_polls, of a tenant on each server.';
+'What is limited: max_enqueue_rate, jobs in a period, and throttled_rate of a tenant that is throttled; max_queue_depth, jobs that are
+available, scheduled or pending; max_scheduled, jobs that are scheduled; max_depth, of a queue, jobs that have not ended; max_stored_bytes,
+what jobs take up, in bytes; max_in_flight_requests and max_waiting_polls, of a tenant on each server.';
 comment on column ojs.quota.id is
 'Names its stripes. A rate that is changed gets others, so that no open transaction holds the change up, and so does a limit that needs more
 or fewer of them, or becomes hard.';

@@ -142,7 +142,7 @@ create function ojs._quotas_of(p_tenant text, p_queue text, p_state ojs.job_stat
 language sql stable rows 2
 as $$
     select q.* from ojs._quotas_for(p_tenant, p_queue) q
-    where case when q.resource in ('max_enqueue_rate', 'max_stored_bytes') then p_new
+    where case when q.resource in ('max_enqueue_rate', 'throttled_rate', 'max_stored_bytes') then p_new
         when q.resource = 'max_scheduled' then p_state = 'scheduled' else true end
     order by q.tenant_id, q.queue, q.resource
 $$;
@@ -208,7 +208,7 @@ declare
         when p_quota.resource = 'max_stored_bytes' then null
         else greatest(1, least(300, coalesce(ceil((p_want - v_left) / nullif(ojs._leaving(p_quota.tenant_id, p_quota.queue), 0)), 30))) end;
 begin
-    if p_together > p_quota.burst then
+    if p_together > p_quota.burst and p_quota.resource = 'max_enqueue_rate' then
         return row('OJ422', format('jobs may be at most %s at once, by max_enqueue_rate of tenant ''%s''', p_quota.burst, p_tenant),
             jsonb_build_object('field', 'jobs', 'limit', p_quota.burst))::ojs.refusal;
     elsif p_quota.resource = 'max_depth' then

@@ -195,13 +195,8 @@ begin
         continue when v_level = v_quota.warned;
         update ojs.quota q set warned = v_level, warned_at = case when v_level > 0 then coalesce(q.warned_at, p_now) end
         where q.id = v_quota.id;
-        insert into ojs.notice (at, ended_at, type, subject, data)
-        select p_now, p_now, t.type, coalesce(nullif(v_quota.tenant_id, ''), v_quota.queue), case when v_quota.resource = 'max_depth' then
-            jsonb_build_object('queue', v_quota.queue, 'depth', v_quota.now_used, 'bound', v_quota.maximum)
-            else jsonb_strip_nulls(jsonb_build_object('tenant_id', v_quota.tenant_id, 'queue', nullif(v_quota.queue, ''),
-                'limit', v_quota.resource, 'current', v_quota.now_used, 'maximum', coalesce(v_quota.burst, v_quota.maximum),
-                'soft', v_quota.soft, 'refused', (select nullif(sum(r.requests), 0) from ojs.refused r where r.tenant_id = v_quota.tenant_id
-                    and r.queue = v_quota.queue and r.resource = v_quota.resource and r.at > p_now - interval '2 minutes'))) end
+        perform ojs._tell_of_limit(t.type, v_quota.tenant_id, v_quota.queue, v_quota.resource, v_quota.now_used,
+            coalesce(v_quota.burst, v_quota.maximum), v_quota.soft, null, p_now)
         from ojs._warning(v_quota.resource, v_quota.warned, v_level) t(type) where t.type is not null;
     end loop;
 end;
@@ -209,6 +204,34 @@ $$;
 -- +goose StatementEnd
 comment on function ojs._warn(ojs.quota_look[], timestamptz) is
 'Tells of limits that are nearly or wholly used up, once for as long as it lasts.';
+
+-- +goose StatementBegin
+create function ojs._tell_of_limit(
+    p_type text, p_tenant text, p_queue text, p_resource text, p_used bigint, p_maximum bigint, p_soft boolean, p_refused bigint,
+    p_now timestamptz
+) returns void
+language plpgsql
+as $$
+declare
+    v_key jsonb := case when p_resource = 'max_depth' then jsonb_build_object('queue', p_queue)
+        else jsonb_build_object('tenant_id', p_tenant, 'limit', p_resource) end;
+begin
+    update ojs.notice n
+    set data = n.data || jsonb_strip_nulls(jsonb_build_object('refused', coalesce((n.data ->> 'refused')::bigint + p_refused, p_refused)))
+    where n.at > p_now - interval '1 minute' and n.type = p_type and n.data @> v_key and coalesce(n.data ->> 'queue', '') = p_queue;
+    if found then
+        return;
+    end if;
+    insert into ojs.notice (at, ended_at, type, subject, data)
+    values (p_now, p_now, p_type, coalesce(nullif(p_tenant, ''), p_queue), jsonb_strip_nulls(v_key || case
+        when p_resource = 'max_depth' then jsonb_build_object('depth', p_used, 'bound', p_maximum, 'refused', p_refused)
+        else jsonb_build_object('queue', nullif(p_queue, ''), 'current', p_used, 'maximum', p_maximum, 'soft', p_soft,
+            'refused', p_refused) end));
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._tell_of_limit(text, text, text, text, bigint, bigint, boolean, bigint, timestamptz) is
+'Tells of a limit. Of what was told within the last minute only how many requests were refused is added up.';
 
 -- +goose StatementBegin
 create function ojs._warning(p_resource text, p_was int, p_is int) returns text
@@ -221,4 +244,41 @@ $$;
 -- +goose StatementEnd
 comment on function ojs._warning(text, int, int) is
 'The event that tells of a limit of which more or less is used up than before: 0 little, 1 nearly all, 2 all; null: none.';
+
+-- +goose StatementBegin
+create function ojs._quotas_changed() returns void
+language plpgsql
+as $$
+begin
+    perform ojs._say_limits();
+    perform ojs._give_room(ojs.now());
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._quotas_changed() is 'Has limits that were set act: says whether there are any, and gives them their tokens.';
+
+-- +goose StatementBegin
+create function ojs._say_limits(p_wait boolean default true) returns void
+language plpgsql
+as $$
+declare
+    v_limits boolean;
+begin
+    -- Of two at once the later one must see what the other has set or removed.
+    if p_wait then
+        perform from ojs.settings for update;
+    else
+        perform from ojs.settings for update skip locked;
+    end if;
+    if not found then
+        return;
+    end if;
+    v_limits := exists (select from ojs.quota q where q.stripes > 0);
+    update ojs.settings s set limits = v_limits where s.limits <> v_limits;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._say_limits(boolean) is
+'Says whether there are limits on enqueueing. Others who change settings: p_wait waits for them, else it is left as it is, since a look at
+limits that are not there costs time only.';
 reset role;

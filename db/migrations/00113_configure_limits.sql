@@ -271,18 +271,4 @@ $$;
 -- +goose StatementEnd
 comment on function ojs._set_quota(text, text, text, jsonb, text) is
 'Sets or removes (p_value null) one limit. The caller has locked the row of ojs.tally_mark.';
-
--- +goose StatementBegin
-create function ojs._quotas_changed() returns void
-language plpgsql
-as $$
-declare
-    v_limits boolean := exists (select from ojs.quota q where q.stripes > 0);
-begin
-    update ojs.settings s set limits = v_limits where s.limits <> v_limits;
-    perform ojs._give_room(ojs.now());
-end;
-$$;
--- +goose StatementEnd
-comment on function ojs._quotas_changed() is 'Has limits that were set act: says whether there are any, and gives them their tokens.';
 reset role;

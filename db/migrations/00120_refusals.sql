@@ -29,7 +29,7 @@ alter table ojs.refused alter column tenant_id set statistics 0, alter column qu
 
 -- Notes what a server has refused.
 -- Locks the rows of the minute.
--- Writes refused.
+-- Writes refused, notice.
 -- +goose StatementBegin
 create function ojs.note_refusals(p_tenants text[], p_queues text[], p_resources text[], p_requests int[]) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp
@@ -40,6 +40,17 @@ begin
     from unnest(p_tenants, p_queues, p_resources, p_requests) u(tenant_id, queue, resource, requests)
     group by u.tenant_id, u.queue, u.resource order by u.tenant_id, u.queue, u.resource
     on conflict (tenant_id, queue, resource, at) do update set requests = r.requests + excluded.requests;
+    perform ojs._tell_of_limit(case when u.resource = 'max_depth' then 'backpressure.rejected' else 'tenant.limit_exceeded' end,
+        u.tenant_id, u.queue, u.resource, q.current, coalesce(q.burst, q.maximum), q.soft, u.requests, ojs.now())
+    from (
+        select u.tenant_id, u.queue, u.resource, sum(u.requests)::bigint as requests
+        from unnest(p_tenants, p_queues, p_resources, p_requests) u(tenant_id, queue, resource, requests)
+        group by u.tenant_id, u.queue, u.resource order by u.tenant_id, u.queue, u.resource
+    ) u
+    -- One by one, so that two servers lock the rows of ojs.notice in one order.
+    left join lateral (
+        select q.* from ojs._quota_use q where q.tenant_id = u.tenant_id and q.queue = u.queue and q.resource = u.resource offset 0
+    ) q on true;
     delete from ojs.refused r using (
         select o.tenant_id, o.queue, o.resource, o.at from ojs.refused o
         where o.at < ojs.now() - interval '1 day' order by o.at limit 1000 for update skip locked
@@ -48,7 +59,8 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs.note_refusals(text[], text[], text[], int[]) is
-'Adds to ojs.refusals what a server has refused since it noted last; the lists are in step, and empty names stand for all. For servers.';
+'Adds to ojs.refusals what a server has refused since it noted last, and tells of it (tenant.limit_exceeded, backpressure.rejected).
+The lists are in step, and empty names stand for all. For servers.';
 
 create view ojs._own_refused as
 select r.* from ojs._only_tenant() t(tenant_id)

@@ -40,8 +40,9 @@ is. p_mode: off, observe (the default: ojs.noisy_neighbours and an event), on (t
 with work and above p_min_jobs (1000) or p_min_active (10): whose waiting jobs are more than p_depth_ratio (10) times the median; who
 enqueued within p_span (5 minutes; 1 minute to 1 day) more than p_rate_ratio (5) times what the others did on average; whose part of the
 active jobs is more than p_active_share (0.5) and than its share by weight, while others wait; whose attempts failed more than p_error_ratio
-(3) times as often as those of the others, and as 1 in 100. p_action: what a throttle lowers, weight (the default) or concurrency; p_factor
-(0.2): to which part; p_lasts (10 minutes): for how long. The tick looks once a minute. Returns the settings. Raises validation_error.';
+(3) times as often as those of the others, and as 1 in 100. p_action: what a throttle lowers, weight (the default), concurrency or
+rate; p_factor (0.2): to which part; p_lasts (10 minutes): for how long. The tick looks once a minute. Returns the settings. Raises
+validation_error.';
 
 -- +goose StatementBegin
 create function ojs._look_at_neighbours(p_now timestamptz) returns void

@@ -5,7 +5,7 @@ set local check_function_bodies = off;
 
 -- Lowers what a tenant gets for a while.
 -- Waits for the decision under way, and locks ojs.lane until the end of the transaction.
--- Writes throttle, notice, tenant or rule, and what a change of weight or limit writes (weights, rules).
+-- Writes throttle, notice, tenant, rule or quota, and what a change of weight or limit writes (weights, rules, configure_limits).
 -- +goose StatementBegin
 create function ojs.throttle(
     p_tenant text, p_reason text default 'manual', p_action text default null, p_factor numeric default null,
@@ -18,26 +18,30 @@ declare
 begin
     if p_tenant is null or not ojs._tenant_valid(p_tenant) then
         perform ojs._raise('OJ400', 'tenant must match ^[a-zA-Z0-9][a-zA-Z0-9._:-]*$ and have at most 256 bytes', '{"field": "tenant"}');
-    elsif (coalesce(p_action, v_watch.action) in ('weight', 'concurrency')) is not true then
-        perform ojs._raise('OJ422', 'action must be "weight" or "concurrency"', '{"field": "action"}');
+    elsif (coalesce(p_action, v_watch.action) in ('weight', 'concurrency', 'rate')) is not true then
+        perform ojs._raise('OJ422', 'action must be "weight", "concurrency" or "rate"', '{"field": "action"}');
     elsif (coalesce(p_factor, v_watch.factor) between 0.001 and 0.999) is not true then
         perform ojs._raise('OJ422', 'factor must be between 0.001 and 0.999', '{"field": "factor"}');
     elsif (coalesce(p_lasts, v_watch.lasts) between '1 second' and '7 days') is not true then
         perform ojs._raise('OJ422', 'lasts must be between 1 second and 7 days', '{"field": "lasts"}');
     end if;
+    -- Whoever sets limits locks settings before the lane.
+    perform from ojs.settings for update;
     perform ojs._say_if_new(p_tenant, null), ojs._stop_ahead();
     return ojs._begin_throttle(p_tenant, coalesce(left(p_reason, 1000), 'manual'), coalesce(p_action, v_watch.action),
-        coalesce(p_factor, v_watch.factor), coalesce(p_lasts, v_watch.lasts), session_user);
+        coalesce(p_factor, v_watch.factor), coalesce(p_lasts, v_watch.lasts), ojs._actor());
 end;
 $$;
 -- +goose StatementEnd
 comment on function ojs.throttle(text, text, text, numeric, interval) is
-'Lowers a tenant''s weight, or how many of its jobs may be active (p_action: weight or concurrency), to p_factor (0.001 to 0.999) of what
-it is, for p_lasts (1 second to 7 days), in place of a throttle that it has; null: as ojs.watch_neighbours says. Acts from the next
-dispatch on, and changes nothing that is configured. The weight stays where all tenants of a queue are alike. A tenant without a limit
-gets one of that part of what it runs, 1 at least; its own login cannot fetch meanwhile, so that the tick lowers weights of tenants with
-logins. p_reason: for whoever asks later. Returns the throttle; tells of it by tenant.throttled. Waits for a running dispatch. Raises
-invalid_request, validation_error, conflict in a transaction that has fetched jobs.';
+'Lowers a tenant''s weight, how many of its jobs may be active, or what it may enqueue (p_action: weight, concurrency or rate), to p_factor
+(0.001 to 0.999) of what it is, for p_lasts (1 second to 7 days), in place of a throttle that it has; null: as ojs.watch_neighbours says.
+Acts from the next dispatch on, and changes nothing that is configured. The weight stays where all tenants of a queue are alike. A tenant
+without a limit gets one of that part of what it runs, 1 at least; its own login cannot fetch meanwhile, so that the tick lowers weights of
+tenants with logins. rate: of what it enqueued on average in the span of ojs.watch_neighbours, or of its max_enqueue_rate if that is less,
+and one a second at least; beyond it enqueueing is refused with TENANT_LIMIT_EXCEEDED (throttled_rate). p_reason: for whoever asks later.
+Returns the throttle; tells of it by tenant.throttled. Waits for a running dispatch. Raises invalid_request, validation_error, conflict in a
+transaction that has fetched jobs.';
 
 -- Ends a throttle.
 -- Locks and writes what ojs.throttle does.
@@ -75,6 +79,8 @@ begin
         v_throttle.original := (select w.weight from ojs._weight_in('', p_tenant, v_own.weight, null) w);
         v_throttle.effective := (select w.weight from ojs._weight_in('', p_tenant, v_own.weight, p_factor) w);
         perform ojs._multiply_weight(p_tenant, p_factor);
+    elsif p_action = 'rate' then
+        select s.original, s.effective into v_throttle.original, v_throttle.effective from ojs._slow_down(p_tenant, p_factor) s;
     else
         v_throttle.original := (select r.max_concurrency from ojs.rule r where r.tenant_id = p_tenant and r.queue = '');
         -- The bound is what counts its jobs, and a part of them is the bound.
@@ -105,6 +111,8 @@ begin
         return;
     elsif v_throttle.action = 'weight' then
         perform ojs._multiply_weight(p_tenant, null);
+    elsif v_throttle.action = 'rate' then
+        perform ojs._set_quota(p_tenant, '', 'throttled_rate', null, null), ojs._say_limits(false);
     else
         perform ojs._bound_concurrency(p_tenant, null);
     end if;
@@ -151,6 +159,33 @@ comment on function ojs._bound_concurrency(text, int) is
 'Lets at most so many jobs of a tenant be active (null: as configured) from the next decision on. Only after ojs._stop_ahead.';
 
 -- +goose StatementBegin
+create function ojs._slow_down(p_tenant text, p_factor numeric, out original numeric, out effective numeric)
+language plpgsql
+as $$
+declare
+    v_span interval := (select w.span from ojs.neighbour_watch w);
+    v_seen numeric;
+begin
+    original := (select q.maximum * 60 / extract(epoch from q.period) from ojs.quota q
+        where q.tenant_id = p_tenant and q.queue = '' and q.resource = 'max_enqueue_rate');
+    select (ojs._counts_since('', p_tenant, p.counts, ojs.now() - v_span)).entered * 60 / extract(epoch from v_span) into v_seen
+    from (
+        select row(sum(t.total), sum(t.dispatched), sum(t.completed), sum(t.cancelled), sum(t.discarded), sum(t.failed))
+            ::ojs.counts as counts
+        from ojs.tally t where t.tenant_id = p_tenant
+    ) p;
+    effective := greatest(1, floor(least(original * p_factor, greatest(60, v_seen * p_factor))));
+    perform ojs._set_quota(p_tenant, '', 'throttled_rate', jsonb_build_object('limit', effective, 'period', 'PT1M',
+        'burst', greatest(1, floor(effective / 6))), 'throttled');
+    perform ojs._say_limits();
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._slow_down(text, numeric) is
+'Limits what a tenant may enqueue in a minute to a part of what it did, and returns what it might before (null: all) and what it may now.
+Only after the row of ojs.settings is locked.';
+
+-- +goose StatementBegin
 create function ojs._throttle_event(p_throttle ojs.throttle) returns jsonb
 language sql immutable
 as $$
@@ -173,6 +208,7 @@ declare
         where v_watch.mode = 'on' and not exists (select from ojs.throttle h where h.tenant_id = n.tenant_id)
             and not exists (select from ojs.departure d where d.tenant_id = n.tenant_id) limit c_most);
     v_one   text;
+    v_does  text;
 begin
     if v_ended || v_noisy = '{}' or ojs._has_fetched() then
         return false;
@@ -181,17 +217,18 @@ begin
     end if;
     perform ojs._stop_ahead();
     foreach v_one in array v_ended || v_noisy loop
+        -- The tenant's own login could not fetch any more where its jobs that are active are counted.
+        v_does := (case when v_watch.action = 'concurrency'
+            and exists (select from ojs.tenant_role r where r.tenant_id = v_one) then 'weight' else v_watch.action end);
         -- Somebody who configures it keeps nobody waiting: it comes with a later tick.
-        continue when not ojs._free_to_throttle(v_one);
+        continue when not ojs._free_to_throttle(v_one, v_does = 'rate' and v_one <> all (v_ended));
         if v_one = any (v_ended) then
             perform ojs._end_throttle(v_one);
             -- Whether it is throttled again is decided by what it does from now on.
             delete from ojs.neighbour n where n.tenant_id = v_one;
         else
             perform ojs._begin_throttle(v_one, (select min(n.signal) from ojs.neighbour n where n.tenant_id = v_one) || '_exceeded',
-                -- Its own login could not fetch any more.
-                case when exists (select from ojs.tenant_role r where r.tenant_id = v_one) then 'weight' else v_watch.action end,
-                v_watch.factor, v_watch.lasts, null);
+                v_does, v_watch.factor, v_watch.lasts, null);
         end if;
     end loop;
     return c_most in (cardinality(v_ended), cardinality(v_noisy));
@@ -203,10 +240,14 @@ comment on function ojs._throttle_due(timestamptz) is
 there is more to do.';
 
 -- +goose StatementBegin
-create function ojs._free_to_throttle(p_tenant text) returns boolean
+create function ojs._free_to_throttle(p_tenant text, p_limit boolean) returns boolean
 language plpgsql
 as $$
 begin
+    perform from ojs.settings where p_limit for update skip locked;
+    if p_limit and not found then
+        return false;
+    end if;
     perform from ojs.tenant t where t.tenant_id = p_tenant for update skip locked;
     if not found and exists (select from ojs.tenant t where t.tenant_id = p_tenant) then
         return false;
@@ -216,13 +257,14 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._free_to_throttle(text) is
+comment on function ojs._free_to_throttle(text, boolean) is
 'Locks what a throttle of a tenant writes, and returns whether nobody else has; waits for nobody.';
 
 create view ojs.throttles as
 select h.tenant_id, h.action,
-    (case when h.action = 'weight' then coalesce(u.alike, t.weight, u.fallback) else r.max_concurrency end)::float8 as original,
-    (case when h.action = 'concurrency' then r.most
+    (case h.action when 'weight' then coalesce(u.alike, t.weight, u.fallback) when 'rate' then h.original
+        else r.max_concurrency end)::float8 as original,
+    (case h.action when 'concurrency' then r.most when 'rate' then h.effective
         else coalesce(u.alike, greatest(coalesce(t.weight, u.fallback) * t.throttle, 0.000001)) end)::float8 as effective,
     h.reason, h.since, h.until, case when ojs._reads_all() then h.set_by end as set_by
 from (select * from ojs.throttle where ojs._reads_all() union all select * from ojs._own_throttle) h
@@ -231,11 +273,12 @@ left join ojs.rule r on r.tenant_id = h.tenant_id and r.queue = ''
 cross join ojs._usual_weight u;
 comment on view ojs.throttles is 'Tenants that get less for a while (ojs.throttle). A tenant sees its own row.';
 comment on column ojs.throttles.tenant_id is 'The tenant.';
-comment on column ojs.throttles.action is 'What is lowered: weight or concurrency.';
-comment on column ojs.throttles.original is 'What it would be now without the throttle, in queues that do not say; null: no limit.';
+comment on column ojs.throttles.action is 'What is lowered: weight, concurrency or rate.';
+comment on column ojs.throttles.original is 'What it would be now without the throttle, in queues that do not say; of a rate what it
+was when that began, in jobs a minute; null: no limit.';
 comment on column ojs.throttles.effective is 'What it is now instead.';
 comment on column ojs.throttles.reason is 'Why: a signal of ojs.noisy_neighbours with _exceeded behind it, or an operator''s words.';
 comment on column ojs.throttles.since is 'Since when.';
 comment on column ojs.throttles.until is 'When it ends by itself.';
-comment on column ojs.throttles.set_by is 'Which login; null: the tick, or not for a tenant to see.';
+comment on column ojs.throttles.set_by is 'Who did it; null: the tick, or not for a tenant to see.';
 reset role;
