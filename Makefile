@@ -44,6 +44,9 @@ soak: ## a minute of producers, workers and a server that die; OJS_SOAK_DURATION
 faults: ## ROUNDS of load in each of which something dies; SEED repeats a campaign, FAULT='kill server' does only that
 	OJS_FAULTS_SEED=$(SEED) OJS_FAULTS_ROUNDS=$(or $(ROUNDS),200) OJS_FAULTS_ONLY="$(FAULT)" $(GO) test -count=1 -v -timeout 3h -run 'TestFaults$$' ./soak
 
+limits: ## two minutes of producers at two servers and in eight sessions against limits, of which one is killed; SECONDS=60 for another time
+	OJS_LIMITS_SECONDS=$(or $(SECONDS),120) $(GO) test -count=1 -v -timeout 1h -run 'TestLimitsAreExactAcrossServers$$' ./cmd/ojs-pg
+
 adversary: ## what a tenant suffers from one that floods the server; DURATION=60s for another time
 	OJS_ADVERSARY_DURATION=$(or $(DURATION),20s) $(GO) test -count=1 -v -timeout 1h -run 'TestNobodyMonopolizes$$' ./soak
 

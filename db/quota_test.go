@@ -222,31 +222,41 @@ func TestTokensOfJobsThatCameAndWentReturn(t *testing.T) {
 	exec(t, d.Service(), "select ojs.enqueue_bulk('a', array_fill('[]'::json, array[3]), p_tenant => 'acme')")
 }
 
-// Whoever enqueues all or nothing waits for another transaction of its tenant, if that has what is missing, and no longer than a moment.
-func TestAProducerWaitsForItsOwnTenantOnly(t *testing.T) {
+// A producer waits a moment for what another one of its tenant, or of its queue, has taken and may give back.
+func TestAProducerWaitsForWhatOthersHave(t *testing.T) {
 	t.Parallel()
-	d := pgtest.New(t)
-	service := d.Service()
-	limited(t, service, "acme", `{"max_queue_depth": 3}`)
-	first := begin(t, service)
-	exec(t, first, "select ojs.enqueue('a', p_tenant => 'acme')")
-	second := begin(t, service)
-	done := make(chan error, 1)
-	go func() {
-		_, err := second.Exec(t.Context(), "select ojs.enqueue('a', p_tenant => 'acme')")
-		done <- err
-	}()
-	d.Blocked(backendPID(second))
-	commit(t, first)
-	if err := pgtest.Receive(t, "the second job", done); err != nil {
-		t.Error(pgtest.Explain(err))
+	for _, c := range []struct{ name, limit, other, code string }{
+		{"a tenant's limit", `select ojs.configure_limits('acme', '{"max_queue_depth": 3}')`, "acme", "OJ429"},
+		{"a queue's bound", `select ojs.configure_queue('default', '{"backpressure": {"max_depth": 3}}')`, "globex", "OJ430"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			d := pgtest.New(t)
+			service := d.Service()
+			exec(t, service, c.limit)
+			first := begin(t, service)
+			exec(t, first, "select ojs.enqueue('a', p_tenant => 'acme')")
+			second := begin(t, service)
+			done := make(chan error, 1)
+			go func() {
+				_, err := second.Exec(t.Context(), "select ojs.enqueue('a', p_tenant => $1)", c.other)
+				done <- err
+			}()
+			d.Blocked(backendPID(second))
+			commit(t, first)
+			if err := pgtest.Receive(t, "the second job", done); err != nil {
+				t.Error(pgtest.Explain(err))
+			}
+			// It may have room when the other one is through.
+			failure := refused(t, service, c.code, "select ojs.enqueue('a', p_tenant => 'acme')")
+			if said := detail(t, failure); said["busy"] != true || said["retry_after"] != 1.0 ||
+				!strings.Contains(failure.Message, "using what is left") {
+				t.Errorf("it is refused with %s %v", failure.Message, said)
+			}
+			rollback(t, second)
+			exec(t, service, "select ojs.enqueue_bulk('a', array_fill('[]'::json, array[2]), p_tenant => 'acme')")
+		})
 	}
-	// It may have room when the other one is through.
-	if said := detail(t, refused(t, service, "OJ429", "select ojs.enqueue('a', p_tenant => 'acme')")); said["busy"] != true {
-		t.Errorf("the detail is %v", said)
-	}
-	rollback(t, second)
-	exec(t, service, "select ojs.enqueue_bulk('a', array_fill('[]'::json, array[2]), p_tenant => 'acme')")
 }
 
 // Producers of one tenant in many sessions, in all ways, with rollbacks, sessions that are ended, fetchers, and a clock: at no moment are

@@ -1457,14 +1457,16 @@ begin
         return row('OJ422', format('jobs may be at most %s at once, by max_enqueue_rate of tenant ''%s''', p_quota.burst, p_tenant),
             jsonb_build_object('field', 'jobs', 'limit', p_quota.burst))::ojs.refusal;
     elsif p_quota.resource = 'max_depth' then
-        return row('OJ430', format('Queue ''%s'' has reached its depth bound (%s)', p_queue, p_quota.maximum),
+        return row('OJ430', format(case when v_busy then 'Others are using what is left of queue ''%s'' below its depth bound (%s)'
+                else 'Queue ''%s'' has reached its depth bound (%s)' end, p_queue, p_quota.maximum),
             -- How many jobs others have there is none of a tenant's business.
             jsonb_strip_nulls(jsonb_build_object('queue', p_queue, 'bound', p_quota.maximum, 'strategy', 'reject', 'depth',
                 case when ojs._session_tenant(null) is null then v_used else p_quota.maximum end, 'retry_after', v_wait,
                 'busy', v_busy)))::ojs.refusal;
     end if;
     return row(case when v_wait is null then 'OJ507' else 'OJ429' end,
-        format('Tenant ''%s'' has exceeded %s (%s)', p_tenant, p_quota.resource, p_quota.maximum),
+        format(case when v_busy then 'Other transactions of tenant ''%s'' are using what is left of %s (%s)'
+            else 'Tenant ''%s'' has exceeded %s (%s)' end, p_tenant, p_quota.resource, p_quota.maximum),
         jsonb_strip_nulls(jsonb_build_object('tenant_id', p_tenant, 'queue', nullif(p_quota.queue, ''), 'limit', p_quota.resource,
             'current', v_used, 'maximum', coalesce(p_quota.burst, p_quota.maximum), 'retry_after', v_wait, 'busy', v_busy)))::ojs.refusal;
 end;
@@ -4590,9 +4592,13 @@ begin
         return true;
     end if;
     select r.fields into v_fields from ojs.tier r where r.name = 'default';
-    perform ojs._give_tier(n.tenant_id, 'default', 'nobody has configured it')
+    perform ojs._give_tier(n.tenant_id, 'default', 'it had no tier')
     from (select n.tenant_id from ojs.newcomer n order by n.tenant_id limit c_most) n
     where v_fields is not null and not ojs._met(n.tenant_id);
+    update ojs.tenant_tier t
+    set due = (select coalesce(jsonb_object_agg(f.key, f.value), '{}') from jsonb_each(t.due) f where not ojs._has_own(t.tenant_id, f.key))
+    from (select n.tenant_id from ojs.newcomer n order by n.tenant_id limit c_most) n
+    where t.tenant_id = n.tenant_id and t.tier = 'default' and t.due is not null;
     delete from ojs.newcomer d using (select n.tenant_id from ojs.newcomer n order by n.tenant_id limit c_most) n
     where d.tenant_id = n.tenant_id;
     perform ojs._fit_tenants(array(select t.tenant_id from ojs.tenant_tier t where t.due is not null order by t.tenant_id limit c_most),
@@ -5002,8 +5008,8 @@ begin
     if v_rest is null or v_sum + 1e-6 < p_want and not p_part and not p_quota.soft then
         return;
     end if;
-    -- Nobody waits for a soft limit, nor for other tenants, who share the bound of a queue.
-    for v_try in 1 .. case when p_wait and not p_quota.soft and p_quota.tenant_id <> '' then 3 else 1 end loop
+    -- Nobody waits for a soft limit.
+    for v_try in 1 .. case when p_wait and not p_quota.soft then 3 else 1 end loop
         if v_try = 2 then
             -- One that has enough: whoever waits for all keeps those that come free from the others.
             perform ojs._await_stripes(p_quota.id, array(select s.n from ojs.stripe s where s.quota = p_quota.id and s.n = any (v_rest)
@@ -5247,6 +5253,17 @@ begin
     return v_more;
 end;
 $_$;
+
+CREATE FUNCTION ojs._has_own(p_tenant text, p_field text) RETURNS boolean
+    LANGUAGE sql STABLE
+    AS $$
+    select case p_field
+        when 'fairness_weight' then exists (select from ojs.tenant t where t.tenant_id = p_tenant and t.weight is not null)
+        when 'priority_boost' then exists (select from ojs.tenant t where t.tenant_id = p_tenant and t.priority_boost <> 0)
+        when 'max_concurrency' then
+            exists (select from ojs.rule r where r.tenant_id = p_tenant and r.queue = '' and r.max_concurrency is not null)
+        else exists (select from ojs.quota q where q.tenant_id = p_tenant and q.queue = '' and q.resource = p_field) end
+$$;
 
 CREATE FUNCTION ojs._has_to_stay(p_state ojs.job_state, p_finished_at timestamp with time zone, p_before timestamp with time zone) RETURNS boolean
     LANGUAGE sql IMMUTABLE
@@ -7258,10 +7275,7 @@ $$;
 
 CREATE FUNCTION ojs._met(p_tenant text) RETURNS boolean
     LANGUAGE sql STABLE
-    AS $$
-    select exists (select from ojs.tenant t where t.tenant_id = p_tenant and t.created_at is not null)
-        or exists (select from ojs.tenant_tier t where t.tenant_id = p_tenant)
-$$;
+    AS $$ select exists (select from ojs.tenant_tier t where t.tenant_id = p_tenant) $$;
 
 CREATE FUNCTION ojs._meta_violation(p_meta jsonb, p_tenant text) RETURNS ojs.violation
     LANGUAGE plpgsql IMMUTABLE

@@ -7,18 +7,23 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// default_limits: the tier default is given to tenants that nobody has configured, by the tick after their first jobs, and to no others.
-func TestTheTierOfTenantsThatNobodyHasConfigured(t *testing.T) {
+// default_limits: the tier default is given to tenants without a tier, by the tick after their first jobs; what is their own stays.
+func TestTheTierOfTenantsWithoutOne(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	service, operator := d.Service(), d.Operator()
 	enqueueFor(t, service, "q", "early", 3)
 	exec(t, service, "select ojs.tick()")
 	exec(t, operator, "select ojs.configure_tenant('configured', 4)")
+	limited(t, operator, "limited", `{"max_queue_depth": 9, "max_scheduled": 7}`)
+	tier(t, operator, "none", `{}`)
+	exec(t, operator, "select ojs.set_tier('exempt', 'none')")
 	tier(t, operator, "default", `{"limits": {"max_queue_depth": 2, "max_concurrency": 1}, "fairness_weight": 2}`)
 	enqueueFor(t, service, "q", "new", 5)
 	enqueueFor(t, service, "r", "new", 5)
-	enqueueFor(t, service, "q", "configured", 5)
+	for _, tenant := range []string{"configured", "limited", "exempt"} {
+		enqueueFor(t, service, "q", tenant, 5)
+	}
 	enqueueFor(t, service, "q", "_default", 1)
 	const whole = "2 0, max_concurrency 1, max_queue_depth 2"
 	const left = "select exists (select from ojs.newcomer) or exists (select from ojs.tenant_tier where due is not null)"
@@ -34,16 +39,19 @@ func TestTheTierOfTenantsThatNobodyHasConfigured(t *testing.T) {
 		}
 	}
 	settle()
-	for tenant, want := range map[string]string{"early": whole, "new": whole, "_default": whole, "configured": "4 0", "unknown": ""} {
+	for tenant, want := range map[string]string{
+		"early": whole, "new": whole, "_default": whole, "configured": "4 0, max_concurrency 1, max_queue_depth 2",
+		"limited": "2 0, max_concurrency 1, max_queue_depth 9, max_scheduled 7", "exempt": "0", "unknown": "",
+	} {
 		if got := standing(t, operator, tenant); got != want {
 			t.Errorf("%s has %s, want %s", tenant, got, want)
 		}
 	}
 	// What was there before counts.
-	for _, tenant := range []string{"early", "new"} {
+	for _, tenant := range []string{"early", "new", "configured"} {
 		refused(t, service, "OJ429", "select ojs.enqueue('a', p_tenant => $1)", tenant)
 	}
-	exec(t, service, "select ojs.enqueue('a', p_tenant => 'configured')")
+	exec(t, service, "select ojs.enqueue('a', p_tenant => t) from unnest('{limited,exempt}'::text[]) t")
 	expectNone(t, d.Pool, "in the end", unbalanced)
 
 	// A tick in the time between two roll-ups meets them, too.
@@ -59,8 +67,8 @@ func TestTheTierOfTenantsThatNobodyHasConfigured(t *testing.T) {
 	if got := lines(t, operator, "select tier from ojs.tenant_tier where tenant_id = 'new'"); len(got) > 0 {
 		t.Errorf("a tenant that has left has the tier %v", got)
 	}
-	got := lines(t, operator, "select tenants, due from ojs.tiers")
-	if want := []string{"3 0"}; !slices.Equal(got, want) {
+	got := lines(t, operator, "select tenants, due from ojs.tiers where name = 'default'")
+	if want := []string{"5 0"}; !slices.Equal(got, want) {
 		t.Errorf("it has %q, want %q", got, want)
 	}
 	exec(t, operator, "select ojs.configure_tier('default', null, null, true)")

@@ -153,6 +153,9 @@ func check(ctx context.Context, tx pgx.Tx, ledger []entry, of course) (*findings
 			return nil, err
 		}
 	}
+	if err := f.tokens(ctx, tx); err != nil {
+		return nil, err
+	}
 	return f, f.counters(ctx, tx, since)
 }
 

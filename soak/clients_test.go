@@ -17,6 +17,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -206,6 +207,10 @@ func (c *client) send(r *rand.Rand, method, path, tenant, key string, body any) 
 	}
 	if res.StatusCode == http.StatusServiceUnavailable && res.Header.Get("Retry-After") == "" {
 		c.book.wrong("%s %s: 503 without Retry-After: %s", method, path, got)
+	}
+	if res.StatusCode == http.StatusTooManyRequests && bytes.Contains(got, []byte(`"busy":true`)) {
+		// Transactions that a slow database keeps open have what is left of a limit, which is as good as no database.
+		res.StatusCode = http.StatusServiceUnavailable
 	}
 	return answer{status: res.StatusCode, body: got, replayed: res.Header.Get("Idempotency-Replayed") == "true"}
 }
@@ -412,7 +417,7 @@ func (c *client) expected(ctx context.Context, err error) bool {
 	case "08", "25", "53", "57", "58", "55":
 		return true
 	}
-	return told.Code == "OJ503"
+	return told.Code == "OJ503" || strings.Contains(told.Detail, `"busy": true`)
 }
 
 // connect begins a session that ends with the context, which leaves its last statement some patience.

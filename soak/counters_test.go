@@ -66,6 +66,24 @@ func (f *findings) slots(ctx context.Context, tx pgx.Tx) error {
 		where r.max_concurrency is not null and r.active is distinct from n.active + n.ahead`)
 }
 
+// tokens asks whether limits on enqueueing count the jobs there are, and have no more tokens than there is room for.
+func (f *findings) tokens(ctx context.Context, tx pgx.Tx) error {
+	return f.none(ctx, tx, "a limit on enqueueing is not what there is", `
+		select format('%s %s %s: %s jobs, %s counted, %s tokens of %s', q.tenant_id, q.queue, q.resource, j.n, q.used + r.n, s.n, q.maximum)
+		from ojs.quota q
+		cross join lateral (
+			select count(*) as n from ojs.job j where q.tenant_id in ('', j.tenant_id) and q.queue in ('', j.queue)
+				and j.state::text = any (case q.resource when 'max_scheduled' then '{scheduled}' when 'max_queue_depth' then
+					'{scheduled,available,pending}' else '{scheduled,available,pending,active,retryable}' end::text[])
+		) j
+		cross join lateral (
+			select coalesce(sum(ojs._counting(q.resource, c)), 0) as n from ojs._recent() c
+			where q.tenant_id in ('', c.tenant_id) and q.queue in ('', c.queue)
+		) r
+		cross join lateral (select coalesce(sum(s.tokens), 0) as n from ojs.stripe s where s.quota = q.id) s
+		where q.period is null and q.resource like 'max\_%' and q.stripes > 0 and (j.n <> q.used + r.n or j.n + s.n > q.maximum)`)
+}
+
 // none takes every row that a query finds for a violation.
 func (f *findings) none(ctx context.Context, tx pgx.Tx, what, sql string, args ...any) error {
 	found, err := collect[struct{ S string }](ctx, tx, sql, args...)

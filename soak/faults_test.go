@@ -316,6 +316,9 @@ func (c *campaign) prepare() {
 		"create table public.orders (job uuid)", "create table public.results (job uuid, lease uuid)",
 		"grant insert on public.orders, public.results to public",
 		"select ojs.configure_tenant('beta', p_weight => 3)",
+		// They are never met, but their counts must not be lost.
+		`select ojs.configure_limits(t, '{"max_queue_depth": 1000000, "max_scheduled": 1000000}') from unnest('{beta,acme}'::text[]) t`,
+		`select ojs.configure_queue('work', '{"backpressure": {"max_depth": 1000000}}')`,
 		fmt.Sprintf("select ojs.configure(p_heartbeat_timeout_ms => %d)", silence.Milliseconds()),
 	)
 	if err != nil {
@@ -607,6 +610,9 @@ func (c *campaign) check(books string, of course) (*findings, error) {
 		return check(c.t.Context(), tx, readBooks(c.t, books), of)
 	}
 	f := &findings{}
+	if err := f.tokens(c.t.Context(), tx); err != nil {
+		return nil, err
+	}
 	return f, f.counters(c.t.Context(), tx, of.since)
 }
 

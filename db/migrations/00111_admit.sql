@@ -212,14 +212,16 @@ begin
         return row('OJ422', format('jobs may be at most %s at once, by max_enqueue_rate of tenant ''%s''', p_quota.burst, p_tenant),
             jsonb_build_object('field', 'jobs', 'limit', p_quota.burst))::ojs.refusal;
     elsif p_quota.resource = 'max_depth' then
-        return row('OJ430', format('Queue ''%s'' has reached its depth bound (%s)', p_queue, p_quota.maximum),
+        return row('OJ430', format(case when v_busy then 'Others are using what is left of queue ''%s'' below its depth bound (%s)'
+                else 'Queue ''%s'' has reached its depth bound (%s)' end, p_queue, p_quota.maximum),
             -- How many jobs others have there is none of a tenant's business.
             jsonb_strip_nulls(jsonb_build_object('queue', p_queue, 'bound', p_quota.maximum, 'strategy', 'reject', 'depth',
                 case when ojs._session_tenant(null) is null then v_used else p_quota.maximum end, 'retry_after', v_wait,
                 'busy', v_busy)))::ojs.refusal;
     end if;
     return row(case when v_wait is null then 'OJ507' else 'OJ429' end,
-        format('Tenant ''%s'' has exceeded %s (%s)', p_tenant, p_quota.resource, p_quota.maximum),
+        format(case when v_busy then 'Other transactions of tenant ''%s'' are using what is left of %s (%s)'
+            else 'Tenant ''%s'' has exceeded %s (%s)' end, p_tenant, p_quota.resource, p_quota.maximum),
         jsonb_strip_nulls(jsonb_build_object('tenant_id', p_tenant, 'queue', nullif(p_quota.queue, ''), 'limit', p_quota.resource,
             'current', v_used, 'maximum', coalesce(p_quota.burst, p_quota.maximum), 'retry_after', v_wait, 'busy', v_busy)))::ojs.refusal;
 end;

@@ -11,7 +11,7 @@ create table ojs.tier (
     reason text
 );
 comment on table ojs.tier is 'Tiers, templates of what tenants have. Changed by ojs.configure_tier; read as ojs.tiers.';
-comment on column ojs.tier.name is 'The tier. Tenants that nobody has configured get the one of the name default.';
+comment on column ojs.tier.name is 'The tier. Tenants without a tier get the one of the name default.';
 comment on column ojs.tier.config is 'The template as it was given: {"limits": {...}, "fairness_weight": 10, "priority_boost": 5}.';
 comment on column ojs.tier.fields is 'The same with each limit under its own name beside the others, as ojs._tier_fields has it.';
 comment on column ojs.tier.reason is 'Why, in the words of whoever changed it last.';
@@ -33,7 +33,7 @@ create table ojs.newcomer (
     tenant_id text collate "C" primary key
 );
 comment on table ojs.newcomer is
-'Tenants that nobody has configured, for which the tick is to look whether they get the tier default. Written under the lock of
+'Tenants without a tier, for which the tick is to look whether they get the tier default. Written under the lock of
 ojs.tally_mark alone.';
 comment on column ojs.newcomer.tenant_id is 'The tenant.';
 
@@ -61,7 +61,7 @@ cross join lateral (
     select count(*) as tenants, count(t.due) as due from ojs.tenant_tier t where t.tier = r.name
 ) n;
 comment on view ojs.tiers is 'Tiers, templates of what tenants have. Set by ojs.configure_tier, given to tenants by ojs.set_tier.';
-comment on column ojs.tiers.name is 'The tier. Tenants that nobody has configured get the one of the name default.';
+comment on column ojs.tiers.name is 'The tier. Tenants without a tier get the one of the name default.';
 comment on column ojs.tiers.config is 'The template.';
 comment on column ojs.tiers.tenants is 'How many tenants have it.';
 comment on column ojs.tiers.due is 'How many of them do not have all of it yet.';
@@ -109,13 +109,13 @@ $$;
 -- +goose StatementEnd
 comment on function ojs.configure_tier(text, jsonb, text, boolean) is
 'Makes or changes a tier, a template of what tenants have (multi-tenancy section 14.1), and returns it. p_config: {"limits": {...},
-"fairness_weight": 10, "priority_boost": 5}, each of them only if the tier is about it; limits as for ojs.configure_limits, without a
-queue, null: none; weight is another name of fairness_weight. The template is taken whole. What has changed in it is copied to the tenants
-that have the tier, to the first 20 at once, to the others by the clock, as many as fit into 50 ms at a time; what has not changed stays as
-it was set for each tenant, and what the template no longer names stays, too. p_config null: removes the tier, which is refused with
-conflict while tenants have it, unless p_confirm says that these keep their numbers and have no tier from then on. The tier default is
-given to tenants that nobody has configured: when it is made to those there are, then to each that enqueues for the first time, by the
-clock, a quarter of a second later; what came before counts, and was not refused. p_reason: for whoever asks later. Raises
+"fairness_weight": 10, "priority_boost": 5}, each of them only if the tier is about it; limits as for ojs.configure_limits, without a queue,
+null: none; weight is another name of fairness_weight. The template is taken whole. What has changed in it is copied to the tenants that
+have the tier, to the first 20 at once, to the others by the clock, as many as fit into 50 ms at a time; what has not changed stays as it
+was set for each tenant, and what the template no longer names stays, too. p_config null: removes the tier, which is refused with conflict
+while tenants have it, unless p_confirm says that these keep their numbers and have no tier from then on. The tier default is given to
+tenants without a tier, but for what they have of their own: when it is made to those there are, then to each that enqueues for the first
+time, by the clock, a quarter of a second later; what came before counts, and was not refused. p_reason: for whoever asks later. Raises
 invalid_request, validation_error, unsupported, not_found, conflict, also in a transaction that has fetched jobs.';
 
 -- Gives a tenant a tier.

@@ -194,9 +194,13 @@ begin
         return true;
     end if;
     select r.fields into v_fields from ojs.tier r where r.name = 'default';
-    perform ojs._give_tier(n.tenant_id, 'default', 'nobody has configured it')
+    perform ojs._give_tier(n.tenant_id, 'default', 'it had no tier')
     from (select n.tenant_id from ojs.newcomer n order by n.tenant_id limit c_most) n
     where v_fields is not null and not ojs._met(n.tenant_id);
+    update ojs.tenant_tier t
+    set due = (select coalesce(jsonb_object_agg(f.key, f.value), '{}') from jsonb_each(t.due) f where not ojs._has_own(t.tenant_id, f.key))
+    from (select n.tenant_id from ojs.newcomer n order by n.tenant_id limit c_most) n
+    where t.tenant_id = n.tenant_id and t.tier = 'default' and t.due is not null;
     delete from ojs.newcomer d using (select n.tenant_id from ojs.newcomer n order by n.tenant_id limit c_most) n
     where d.tenant_id = n.tenant_id;
     perform ojs._fit_tenants(array(select t.tenant_id from ojs.tenant_tier t where t.due is not null order by t.tenant_id limit c_most),
@@ -211,12 +215,23 @@ comment on function ojs._fit_due() is
 -- +goose StatementBegin
 create function ojs._met(p_tenant text) returns boolean
 language sql stable
+as $$ select exists (select from ojs.tenant_tier t where t.tenant_id = p_tenant) $$;
+-- +goose StatementEnd
+comment on function ojs._met(text) is 'Whether a tenant has a tier. Becomes part of the query that asks.';
+
+-- +goose StatementBegin
+create function ojs._has_own(p_tenant text, p_field text) returns boolean
+language sql stable
 as $$
-    select exists (select from ojs.tenant t where t.tenant_id = p_tenant and t.created_at is not null)
-        or exists (select from ojs.tenant_tier t where t.tenant_id = p_tenant)
+    select case p_field
+        when 'fairness_weight' then exists (select from ojs.tenant t where t.tenant_id = p_tenant and t.weight is not null)
+        when 'priority_boost' then exists (select from ojs.tenant t where t.tenant_id = p_tenant and t.priority_boost <> 0)
+        when 'max_concurrency' then
+            exists (select from ojs.rule r where r.tenant_id = p_tenant and r.queue = '' and r.max_concurrency is not null)
+        else exists (select from ojs.quota q where q.tenant_id = p_tenant and q.queue = '' and q.resource = p_field) end
 $$;
 -- +goose StatementEnd
-comment on function ojs._met(text) is 'Whether somebody has configured a tenant. Becomes part of the query that asks.';
+comment on function ojs._has_own(text, text) is 'Whether a tenant was given itself what is a field of tiers.';
 
 -- +goose StatementBegin
 create function ojs._meet(p_from pg_snapshot, p_to pg_snapshot) returns void
@@ -227,7 +242,7 @@ as $$
 $$;
 -- +goose StatementEnd
 comment on function ojs._meet(pg_snapshot, pg_snapshot) is
-'Notes tenants that nobody has configured whose jobs came or went between two snapshots. Only under the row of ojs.tally_mark.';
+'Notes tenants without a tier whose jobs came or went between two snapshots. Only under the row of ojs.tally_mark.';
 
 -- +goose StatementBegin
 create function ojs._meet_all() returns void
@@ -238,7 +253,7 @@ as $$
     where not ojs._met(u.tenant_id) on conflict do nothing
 $$;
 -- +goose StatementEnd
-comment on function ojs._meet_all() is 'Notes all tenants that nobody has configured. Only under the row of ojs.tally_mark.';
+comment on function ojs._meet_all() is 'Notes all tenants without a tier. Only under the row of ojs.tally_mark.';
 
 -- +goose StatementBegin
 create function ojs._meet_rolled_up(p_from pg_snapshot) returns void

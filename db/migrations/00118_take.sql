@@ -93,8 +93,8 @@ begin
     if v_rest is null or v_sum + 1e-6 < p_want and not p_part and not p_quota.soft then
         return;
     end if;
-    -- Nobody waits for a soft limit, nor for other tenants, who share the bound of a queue.
-    for v_try in 1 .. case when p_wait and not p_quota.soft and p_quota.tenant_id <> '' then 3 else 1 end loop
+    -- Nobody waits for a soft limit.
+    for v_try in 1 .. case when p_wait and not p_quota.soft then 3 else 1 end loop
         if v_try = 2 then
             -- One that has enough: whoever waits for all keeps those that come free from the others.
             perform ojs._await_stripes(p_quota.id, array(select s.n from ojs.stripe s where s.quota = p_quota.id and s.n = any (v_rest)
@@ -119,8 +119,8 @@ $$;
 -- +goose StatementEnd
 comment on function ojs._gather(ojs.quota, bigint, boolean, boolean) is
 'Locks the fewest stripes of a limit that hold so many tokens, and returns them as of now. If there are too few tokens, returns
-nothing; with p_part, or of a soft limit, as many as it can. p_wait: waits for other transactions of the tenant for a moment, if they have
-what is missing.';
+nothing; with p_part, or of a soft limit, as many as it can. p_wait: waits for other transactions for a moment, if they have what is
+missing.';
 
 -- +goose StatementBegin
 create function ojs._await_stripes(p_quota bigint, p_stripes int[]) returns void
