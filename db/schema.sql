@@ -5132,8 +5132,13 @@ CREATE FUNCTION ojs._grant(p_looks ojs.quota_look[]) RETURNS SETOF bigint
     with asked as materialized (
         select l.* from unnest(p_looks) l where l.room <> 0
     ), held as materialized (
+        -- Half of them get tokens, the emptier ones, so that the others are there for whoever enqueues meanwhile.
         select a.id, a.room, s.n, s.tokens from asked a
-        cross join lateral (select s.n, s.tokens from ojs.stripe s where s.quota = a.id for update skip locked) s
+        cross join lateral (
+            select s.n, s.tokens from ojs.stripe s where s.quota = a.id order by s.tokens, s.n
+            limit case when a.room > 0 then (select (count(*) + 1) / 2 from ojs.stripe o where o.quota = a.id) end
+            for update skip locked
+        ) s
     ), shares as (
         select h.id, h.n, case
             when h.room > 0 then h.room / h.among + (row_number() over (mine order by h.tokens, h.n) <= h.room % h.among)::int
@@ -16285,15 +16290,13 @@ begin
         -- or it begins later and sees that this clock sleeps. Asked afterwards, one could slip through between both.
         v_busy := p_stride_ms > 0 and ojs._somebody_reminds();
     end if;
-    -- A roll-up writes a row for each shard that moved, so servers let two seconds pass between two. The views add what is not rolled up
-    -- yet.
+    -- A roll-up writes a row for each shard that moved, so servers let two seconds pass between two. Views add what is not in it yet.
     v_rested := p_token is null
         or (select t.at not between v_now - interval '2 seconds' and v_now from ojs.tally_mark t order by t.rev desc limit 1);
     if v_rested then
         v_result.rolled_up := ojs._roll_up();
         perform ojs._roll_up_pace(), ojs._keep_history(v_now), ojs._watch(v_now), ojs._look_at_neighbours(v_now);
     end if;
-    v_result.next_in_ms := coalesce(least(ojs._give_room(v_now), ojs._meet_newcomers()), 10000);
 
     v_mark := ojs._clock_mark();
     select t.* into v_timers from ojs._do_timers(v_mark, v_now, p_limit, v_result) t;
@@ -16302,6 +16305,8 @@ begin
     v_result.reaped := v_result.reaped + v_leases.o_reaped;
     v_mark := ojs._move_clock(v_mark, v_now, v_timers.o_taken + v_leases.o_looked, v_leases.o_seen, v_leases.o_lease_at);
     v_more := ojs._tidy(v_mark, v_now, p_limit);
+    -- This comes late, because producers of the same limits do without the stripes that it fills until this transaction ends.
+    v_result.next_in_ms := coalesce(least(ojs._give_room(v_now), ojs._meet_newcomers()), 10000);
     -- This comes last, because from here on decisions wait for this transaction to end.
     v_more := true = any (array[ojs._fit_due(), ojs._throttle_due(v_now), ojs._depart_due(), v_more]);
     perform ojs._catch_up();

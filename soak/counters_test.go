@@ -66,7 +66,7 @@ func (f *findings) slots(ctx context.Context, tx pgx.Tx) error {
 		where r.max_concurrency is not null and r.active is distinct from n.active + n.ahead`)
 }
 
-// tokens asks whether limits on enqueueing count the jobs there are, and have no more tokens than there is room for.
+// tokens asks whether limits on enqueueing count the jobs there are. Retries and the like may exceed them until the clock looks.
 func (f *findings) tokens(ctx context.Context, tx pgx.Tx) error {
 	return f.none(ctx, tx, "a limit on enqueueing is not what there is", `
 		select format('%s %s %s: %s jobs, %s counted, %s tokens of %s', q.tenant_id, q.queue, q.resource, j.n, q.used + r.n, s.n, q.maximum)
@@ -81,7 +81,7 @@ func (f *findings) tokens(ctx context.Context, tx pgx.Tx) error {
 			where q.tenant_id in ('', c.tenant_id) and q.queue in ('', c.queue)
 		) r
 		cross join lateral (select coalesce(sum(s.tokens), 0) as n from ojs.stripe s where s.quota = q.id) s
-		where q.period is null and q.resource like 'max\_%' and q.stripes > 0 and (j.n <> q.used + r.n or j.n + s.n > q.maximum)`)
+		where q.period is null and q.resource like 'max\_%' and q.stripes > 0 and (j.n <> q.used + r.n or s.n not between 0 and q.maximum)`)
 }
 
 // none takes every row that a query finds for a violation.

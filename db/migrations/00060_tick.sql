@@ -42,15 +42,13 @@ begin
         -- or it begins later and sees that this clock sleeps. Asked afterwards, one could slip through between both.
         v_busy := p_stride_ms > 0 and ojs._somebody_reminds();
     end if;
-    -- A roll-up writes a row for each shard that moved, so servers let two seconds pass between two. The views add what is not rolled up
-    -- yet.
+    -- A roll-up writes a row for each shard that moved, so servers let two seconds pass between two. Views add what is not in it yet.
     v_rested := p_token is null
         or (select t.at not between v_now - interval '2 seconds' and v_now from ojs.tally_mark t order by t.rev desc limit 1);
     if v_rested then
         v_result.rolled_up := ojs._roll_up();
         perform ojs._roll_up_pace(), ojs._keep_history(v_now), ojs._watch(v_now), ojs._look_at_neighbours(v_now);
     end if;
-    v_result.next_in_ms := coalesce(least(ojs._give_room(v_now), ojs._meet_newcomers()), 10000);
 
     v_mark := ojs._clock_mark();
     select t.* into v_timers from ojs._do_timers(v_mark, v_now, p_limit, v_result) t;
@@ -59,6 +57,8 @@ begin
     v_result.reaped := v_result.reaped + v_leases.o_reaped;
     v_mark := ojs._move_clock(v_mark, v_now, v_timers.o_taken + v_leases.o_looked, v_leases.o_seen, v_leases.o_lease_at);
     v_more := ojs._tidy(v_mark, v_now, p_limit);
+    -- This comes late, because producers of the same limits do without the stripes that it fills until this transaction ends.
+    v_result.next_in_ms := coalesce(least(ojs._give_room(v_now), ojs._meet_newcomers()), 10000);
     -- This comes last, because from here on decisions wait for this transaction to end.
     v_more := true = any (array[ojs._fit_due(), ojs._throttle_due(v_now), ojs._depart_due(), v_more]);
     perform ojs._catch_up();
