@@ -139,7 +139,7 @@ func TestAnIDIsUniqueWithinItsTenant(t *testing.T) {
 	}
 }
 
-func TestTenantOfANewJob(t *testing.T) {
+func TestMT51TenantOfANewJob(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	service, operator, acme := d.Service(), d.Operator(), d.As("acme")

@@ -9,7 +9,7 @@ import (
 )
 
 // What the models of isolation promise (multi-tenancy section 6, docs/scheduling.md), each on the same two tenants in the same queues.
-func TestModelsOfIsolation(t *testing.T) {
+func TestMT6SPModelsOfIsolation(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	service := d.Service()

@@ -31,7 +31,7 @@ func crowded(t *testing.T, tenants map[string]int) *pgtest.DB {
 	return d
 }
 
-func TestMT9_1_NoisyNeighbours(t *testing.T) {
+func TestMT91SPNoisyNeighbours(t *testing.T) {
 	t.Parallel()
 	fail := "select ojs.nack(id, '{\"message\": \"broken\"}') from ojs.fetch('{q}', %d, p_tenant => '%s')"
 	for _, c := range []struct {
@@ -146,7 +146,7 @@ func TestNoisyNeighboursAreToldOfOnce(t *testing.T) {
 }
 
 // The document of section 9.2, with a weight of 10 lowered to 2, bounded in time and released by itself; then the old share holds again.
-func TestMT9_2_AutomaticThrottling(t *testing.T) {
+func TestMT92AutomaticThrottling(t *testing.T) {
 	t.Parallel()
 	d := crowded(t, map[string]int{"acme-corp": 200, "b": 20, "c": 20})
 	operator := d.Operator()
@@ -239,7 +239,7 @@ func TestThrottlesByHand(t *testing.T) {
 }
 
 // A throttle of the rate holds back what a tenant enqueues, whichever way, to a part of what it did, until it ends.
-func TestThrottlesOfTheRate(t *testing.T) {
+func TestMT92SPThrottlesOfTheRate(t *testing.T) {
 	t.Parallel()
 	d := crowded(t, map[string]int{"a": 6000, "b": 2})
 	operator, service := d.Operator(), d.Service()

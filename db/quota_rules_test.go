@@ -10,7 +10,7 @@ import (
 )
 
 // Limits under all their names, merged into what there is; what is wrong with them is named, and changes nothing.
-func TestLimitsAreConfigured(t *testing.T) {
+func TestMT81SPLimitsAreConfigured(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	operator := d.Operator()
@@ -126,7 +126,7 @@ func TestLimitsAreChangedUnderWay(t *testing.T) {
 }
 
 // 000 section 15.5: beyond a soft limit jobs are taken, and told of; once for as long as it lasts, and a warning before.
-func TestSoftLimitsAndEvents(t *testing.T) {
+func TestMT155SoftLimitsAndEvents(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	service := d.Service()

@@ -3,6 +3,7 @@ package db_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -90,6 +91,36 @@ func TestRunbooksLookWithoutChangingAnything(t *testing.T) {
 			t.Errorf("%s does not say what to do", filepath.Base(page))
 		}
 		asWritten(t, filepath.Base(page), looks, operator, super)
+	}
+}
+
+// docs/runbooks/sql has what each page looks at, to be read by psql.
+func TestGoldenRunbookScripts(t *testing.T) {
+	pages, err := filepath.Glob("../docs/runbooks/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	scripts := 0
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		looks, _, does := bytes.Cut(text, []byte("\n## What to do\n"))
+		blocks := sqlBlock.FindAllSubmatch(looks, -1)
+		if !does || blocks == nil {
+			continue
+		}
+		name := strings.TrimSuffix(filepath.Base(page), ".md")
+		script := fmt.Sprintf("-- Made from docs/runbooks/%s.md, which says how to read it. Changes nothing. In psql: \\i docs/runbooks/sql/%[1]s.sql\n", name)
+		for _, block := range blocks {
+			script += "\n" + string(block[1])
+		}
+		golden(t, "../docs/runbooks/sql/"+name+".sql", script)
+		scripts++
+	}
+	if kept, err := filepath.Glob("../docs/runbooks/sql/*.sql"); err != nil || len(kept) != scripts {
+		t.Errorf("there are %d scripts for %d pages: %v", len(kept), scripts, err)
 	}
 }
 

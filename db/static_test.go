@@ -9,7 +9,7 @@ import (
 )
 
 // Entries of a configuration file: what was changed since they were applied stays, unless the entry changes or the file is authoritative.
-func TestStaticConfiguration(t *testing.T) {
+func TestMT151StaticConfiguration(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	service := d.Service()

@@ -14,7 +14,7 @@ import (
 )
 
 // docs/walk.md works as it is typed: three tiers, a flood, a throttle, and its end.
-func TestTheWalkOfAnOperator(t *testing.T) {
+func TestMT142MT143TheWalkOfAnOperator(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	server := launch(t, []string{"DATABASE_URL=" + d.ServiceURL}, "serve", "--listen", "127.0.0.1:0")

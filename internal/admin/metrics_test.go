@@ -64,7 +64,7 @@ func TestQueueMetrics(t *testing.T) {
 
 // The tenants that came first stay in, whoever comes after them and whatever their names; the others are added up, and no
 // counter goes back.
-func TestMT006TenantMetricsKeepTheirMembers(t *testing.T) {
+func TestMT006MT154TenantMetricsKeepTheirMembers(t *testing.T) {
 	t.Parallel()
 	r := start(t)
 	sql := sqlcgen.New(r.db.Pool)

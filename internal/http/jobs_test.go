@@ -242,7 +242,7 @@ func TestBatch(t *testing.T) {
 func ofMeta(meta string) string { return `{"type":"a","args":[],"queue":"shared","meta":` + meta + `}` }
 
 // The header names the tenant; meta shows it, unless nobody named one.
-func TestTheTenantOfANewJob(t *testing.T) {
+func TestMT51SPTheTenantOfANewJob(t *testing.T) {
 	t.Parallel()
 	a := start(t)
 	a.do("POST", "/ojs/v1/jobs", ofMeta(`{}`)).want(201).absent("job.meta.tenant_id")

@@ -11,7 +11,7 @@ import (
 )
 
 // 000 section 8.2: what a client that is beyond a limit is answered, one job or several, and when it may come again.
-func TestATenantBeyondItsLimits(t *testing.T) {
+func TestMT82SPATenantBeyondItsLimits(t *testing.T) {
 	t.Parallel()
 	a := start(t)
 	pgtest.Exec(t, a.pool, `select ojs.configure_limits('acme-corp', '{"max_queue_depth": 3}'),

@@ -199,7 +199,7 @@ func TestReset(t *testing.T) {
 }
 
 // A route that overlooked the header would show and change what is other tenants'.
-func TestEveryRouteReadsTheTenantHeader(t *testing.T) {
+func TestMT53SPEveryRouteReadsTheTenantHeader(t *testing.T) {
 	t.Parallel()
 	a := start(t)
 	for path, methods := range a.paths() {
