@@ -14,8 +14,8 @@ import (
 )
 
 // Tests by the numbers of the Open Job Spec: the examples of ojs-multi-tenancy (MT) and ojs-fair-scheduling (FS), and the rows of their
-// tables of conformance. A name like FS73 is section 7.3, one like FSR002 the row FS-R002, and SP is what the short page of multi-tenancy says
-// about the same.
+// tables of conformance. A name like FS73 is section 7.3, one like FSR002 the row FS-R002, and SP is what the short page of multi-tenancy
+// says about the same.
 
 // answers are as large as workers ask for, and end in the middle of cycles.
 var answerSizes = []int{1, 1, 1, 2, 3, 1, 5, 7, 16, 1, 4, 30, 2, 9}
