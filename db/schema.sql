@@ -259,6 +259,14 @@ CREATE TYPE ojs.picks AS (
 	cut boolean
 );
 
+CREATE TYPE ojs.privilege AS (
+	kind text,
+	object text,
+	key text,
+	statement text,
+	passing boolean
+);
+
 CREATE TYPE ojs.quota_look AS (
 	id bigint,
 	room bigint,
@@ -557,6 +565,36 @@ CREATE FUNCTION ojs._ambiguous(p_id uuid) RETURNS ojs.refusal
     LANGUAGE sql STABLE
     AS $$ select row('OJ411', format('job id %s exists in more than one tenant', p_id),
     jsonb_build_object('field', 'X-OJS-Tenant', 'job_id', p_id))::ojs.refusal $$;
+
+CREATE FUNCTION ojs._amiss() RETURNS SETOF ojs.privilege
+    LANGUAGE sql STABLE
+    AS $_$
+    with has as materialized (
+        select * from ojs._privileges()
+    ), kept as materialized (
+        select k.* from ojs.schema_hash h cross join unnest(h.privileges) k
+        where h.version = (select max(l.version) from ojs.schema_hash l)
+    ), wanted as (
+        select k.kind, k.object, k.key, k.statement, false from kept k
+        union all
+        select w.kind, h.object, w.key, w.statement, true
+        from has h cross join lateral (values
+            ('owner', format('alter table %s owner to ojs_owner', h.object), format('alter table %s owner to ojs_owner', h.object)),
+            ('policy', format('policy functions on %s for all to ojs_owner', h.object),
+                format('create policy functions on %s to ojs_owner using (true) with check (true)', h.object))
+        ) w(kind, key, statement)
+        where h.kind = 'owner' and h.passing
+    )
+    select 'role', r, r, format('create role %I nologin', r), false
+    from unnest('{ojs_owner,ojs_service,ojs_operator,ojs_producer,ojs_worker,ojs_tenant}'::text[]) r where to_regrole(r) is null
+    union all
+    select w.* from wanted w where not exists (select from has h where h.key = w.key)
+    union all
+    select 'public', h.object, h.key, regexp_replace(h.key, '^grant (.*) to public$', 'revoke \1 from public'), false
+    from has h
+    where h.kind = 'grant' and h.key like 'grant execute on routine % to public'
+      and exists (select from kept k where k.object = h.object) and not exists (select from kept k where k.key = h.key)
+$_$;
 
 CREATE FUNCTION ojs._answer_beat(p_worker ojs.worker, p_extended uuid[]) RETURNS ojs.beat
     LANGUAGE sql STABLE
@@ -3606,8 +3644,8 @@ CREATE FUNCTION ojs._doctor_clock() RETURNS SETOF ojs.finding
     from ojs.clock_status c
     cross join lateral (select greatest(c.timers_late, c.leases_late) as late) l
     cross join lateral (values
-        (ojs.schema_hash() is null, 'error', 'schema', 'The schema is not complete: a migration was broken off.',
-            'Run ojs-pg migrate up again.', 'failed-migration.md'),
+        (ojs.schema_hash() is null, 'error', 'schema', 'The schema is not complete: rows that belong to it are missing.',
+            'Take an empty database, and run ojs-pg migrate up.', 'failed-migration.md'),
         (ojs.schema_changing(), 'note', 'schema', 'A migration is under way, or was begun within the last minute.',
             'Wait for it.', 'upgrade.md'),
         (c.held_at is not null, 'error', 'dispatch', format('Dispatch is held since %s: nothing runs.', c.held_at),
@@ -3661,6 +3699,28 @@ CREATE FUNCTION ojs._doctor_failures() RETURNS SETOF ojs.finding
     ) q
     cross join lateral (select n from ojs._counts_since(q.queue, '', q.counts, ojs.now() - interval '10 minutes') n) c
     where (c.n).failed >= 20 and (c.n).failed > (c.n).completed order by (c.n).failed desc, q.queue limit 5)
+$$;
+
+CREATE FUNCTION ojs._doctor_privileges() RETURNS SETOF ojs.finding
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select 'error'::ojs.severity, 'roles', format('A restore has left out what belongs to the schema: %s. No server starts on it.', u),
+        'Run ojs-pg migrate up, as a superuser.', 'backup-and-restore.md'
+    from ojs._unfit() u where u is not null
+    union all
+    select 'note', 'roles', format('%s grants of the migrations are missing, such as: %s', count(*), min(a.statement)),
+        'If nobody took them away on purpose: run such statements, as a superuser.', 'backup-and-restore.md'
+    from ojs._amiss() a where ojs._unfit() is null
+    having count(*) > 0
+    union all
+    select 'warning', 'roles',
+        format('%s logins of tenants may open any number of connections, such as %I: one of them can take all that there are.', count(*),
+            min(r.rolname)),
+        format('alter role %I connection limit 20, and so on.', min(r.rolname)), 'maintenance.md'
+    from ojs.tenant_role t join pg_catalog.pg_roles r on r.rolname = t.role_name
+    where r.rolconnlimit = -1 and r.rolcanlogin
+    having count(*) > 0
 $$;
 
 CREATE FUNCTION ojs._doctor_roles() RETURNS SETOF ojs.finding
@@ -6270,6 +6330,18 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._keep_privileges() RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    update ojs.schema_hash h
+    set privileges = case when h.version = l.version then array(select p from ojs._privileges() p where not p.passing) end
+    from (select max(m.version) as version from ojs.schema_hash m) l
+    where (h.privileges is null) = (h.version = l.version);
+end;
+$$;
+
 CREATE TABLE ojs.api_key (
     id uuid DEFAULT ojs._uuid_v7() NOT NULL,
     prefix text NOT NULL COLLATE pg_catalog."C",
@@ -8712,6 +8784,56 @@ CREATE FUNCTION ojs._price(p_unit ojs.unit, p_extra json, p_seconds real) RETURN
     LANGUAGE sql IMMUTABLE
     AS $$ select case p_unit when 'cost' then coalesce((p_extra ->> 'cost')::float8, 1) when 'time' then p_seconds else 1 end $$;
 
+CREATE FUNCTION ojs._privileges() RETURNS SETOF ojs.privilege
+    LANGUAGE sql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    with ours as materialized (
+        select format('ojs.%I', c.relname) as object, case c.relkind when 'S' then 'sequence' else 'table' end as word, c.relowner as owner,
+            coalesce(c.relacl, acldefault(case c.relkind when 'S' then 's' else 'r' end::"char", c.relowner)) as acl,
+            coalesce(c.relispartition or c.relname like 'job\_dropped\_%', false) as passing, c.oid as relation,
+            exists (select from pg_catalog.pg_depend d where d.classid = 'pg_catalog.pg_class'::regclass and d.objid = c.oid
+                and d.refclassid = 'pg_catalog.pg_class'::regclass and d.deptype in ('a', 'i') and c.relkind = 'S') as follows
+        from pg_catalog.pg_class c where c.relnamespace = 'ojs'::regnamespace and c.relkind in ('r', 'p', 'v', 'S')
+        union all
+        select p.oid::regprocedure::text, 'routine', p.proowner, coalesce(p.proacl, acldefault('f', p.proowner)), false, null, false
+        from pg_catalog.pg_proc p where p.pronamespace = 'ojs'::regnamespace
+        union all
+        select format('ojs.%I', y.typname), 'type', y.typowner, coalesce(y.typacl, acldefault('T', y.typowner)), false, null, false
+        from pg_catalog.pg_type y left join pg_catalog.pg_class c on c.oid = y.typrelid
+        where y.typnamespace = 'ojs'::regnamespace and (y.typtype in ('e', 'd', 'r') or c.relkind = 'c')
+        union all
+        select 'ojs', 'schema', n.nspowner, coalesce(n.nspacl, acldefault('n', n.nspowner)), false, null, false
+        from pg_catalog.pg_namespace n where n.nspname = 'ojs'
+    ), given(object, word, what, owner, acl) as (
+        select o.object, o.word, '', o.owner, o.acl from ours o
+        union all
+        select o.object, 'table', format(' (%I)', a.attname), o.owner, a.attacl
+        from ours o join pg_catalog.pg_attribute a on a.attrelid = o.relation and a.attacl is not null and not a.attisdropped
+    )
+    select 'owner', o.object, s, s, o.passing
+    from ours o cross join format('alter %s %s owner to %I', o.word, o.object, pg_get_userbyid(o.owner)) s where not o.follows
+    union all
+    select 'grant', g.object, s, s, false
+    from given g cross join lateral aclexplode(g.acl) a
+    cross join format('grant %s%s on %s %s to %s', lower(a.privilege_type), g.what, g.word, g.object,
+        case a.grantee when 0 then 'public' else quote_ident(pg_get_userbyid(a.grantee)) end) s
+    where a.grantee <> g.owner
+    union all
+    select 'policy', o.object, format('policy %I on %s for %s to %s', p.policyname, o.object, lower(p.cmd), r),
+        format('drop policy if exists %I on %s; create policy %I on %s as %s for %s to %s', p.policyname, o.object, p.policyname, o.object,
+            p.permissive, p.cmd, r) || coalesce(' using (' || p.qual || ')', '') || coalesce(' with check (' || p.with_check || ')', ''),
+        o.passing
+    from ours o join pg_catalog.pg_policies p on format('%I.%I', p.schemaname, p.tablename) = o.object
+    cross join lateral (select string_agg(quote_ident(n), ', ' order by n) as r from unnest(p.roles) n) r
+    union all
+    select 'default', 'functions', s, s, false
+    from pg_catalog.pg_default_acl d cross join format('alter default privileges for role %I revoke execute on functions from public',
+        pg_get_userbyid(d.defaclrole)) s
+    where d.defaclnamespace = 0 and d.defaclobjtype = 'f' and pg_get_userbyid(d.defaclrole) = 'ojs_owner'
+      and not exists (select from aclexplode(d.defaclacl) a where a.grantee = 0)
+$$;
+
 CREATE FUNCTION ojs._promote(p_tenants text[], p_ids uuid[]) RETURNS integer
     LANGUAGE plpgsql
     AS $$
@@ -8977,6 +9099,33 @@ begin
     )
     select count(*) into v_jobs from held;
     return v_jobs;
+end;
+$$;
+
+CREATE FUNCTION ojs._put_right() RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_statement text;
+begin
+    -- As the caller, not as their owner: where the owner is another one, it may not even look into the schema.
+    if not exists (select from ojs._amiss() a where a.kind <> 'grant' or a.key like '% to ojs_service') then
+        return;
+    end if;
+    foreach v_statement in array array(select a.statement from ojs._amiss() a where a.kind = 'role') loop
+        execute v_statement;
+    end loop;
+    if not (select rolsuper from pg_roles where rolname = current_user) then
+        execute format('grant ojs_owner to %I', current_user);
+    end if;
+    -- The schema's own owner first, who could else be given nothing in it. Grants last: they are their object's owner's.
+    foreach v_statement in array array(
+        select a.statement from ojs._amiss() a
+        order by array_position('{owner,default,policy,public,grant}', a.kind), a.object <> 'ojs', a.object, a.key
+    ) loop
+        execute v_statement;
+    end loop;
 end;
 $$;
 
@@ -12555,6 +12704,20 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._unfit() RETURNS text
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select string_agg(format('%s %s', k.n, k.what), ', ' order by k.what)
+    from (
+        select count(*) as n, case a.kind when 'role' then 'groups' when 'owner' then 'owners' when 'policy' then 'policies'
+            when 'default' then 'default privileges' when 'public' then 'revocations' else 'grants' end as what,
+            bool_or(a.kind <> 'grant' or a.key like '% to ojs_service') as bars
+        from ojs._amiss() a group by 2
+    ) k
+    having bool_or(k.bars)
+$$;
+
 CREATE FUNCTION ojs._unfolded() RETURNS SETOF ojs._movement
     LANGUAGE sql STABLE ROWS 10
     AS $$
@@ -14403,13 +14566,23 @@ end;
 $$;
 
 CREATE FUNCTION ojs.doctor(p_max_conns integer DEFAULT NULL::integer, p_servers integer DEFAULT 1) RETURNS SETOF ojs.finding
-    LANGUAGE sql STABLE
+    LANGUAGE plpgsql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
+begin
+    -- Without the groups, as after a restore, whoever asks who is a member of one is answered with an error.
+    if exists (select from unnest('{ojs_owner,ojs_service,ojs_operator,ojs_producer,ojs_worker,ojs_tenant}'::text[]) g
+            where to_regrole(g) is null) then
+        return query select * from ojs._doctor_privileges();
+        return;
+    end if;
+    return query
     select f.* from (
         select * from ojs._doctor_settings(p_max_conns, p_servers)
         union all
         select * from ojs._doctor_roles()
+        union all
+        select * from ojs._doctor_privileges()
         union all
         select * from ojs._doctor_clock()
         union all
@@ -14421,7 +14594,8 @@ CREATE FUNCTION ojs.doctor(p_max_conns integer DEFAULT NULL::integer, p_servers 
         union all
         select * from ojs._doctor_failures()
     ) f
-    order by f.severity desc, f.topic, f.finding
+    order by f.severity desc, f.topic, f.finding;
+end;
 $$;
 
 CREATE FUNCTION ojs.drop_finished(p_before timestamp with time zone, p_keep integer DEFAULT 0) RETURNS text
@@ -18017,7 +18191,8 @@ CREATE TABLE ojs.schema_hash (
     version bigint NOT NULL,
     hash text NOT NULL,
     applied_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
-    left_at timestamp with time zone
+    left_at timestamp with time zone,
+    privileges ojs.privilege[]
 );
 
 CREATE TABLE ojs.shard (

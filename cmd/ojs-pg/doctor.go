@@ -76,6 +76,8 @@ func examine(ctx context.Context, url string, params sqlcgen.DoctorParams) []sql
 	}
 	defer db.Close()
 	switch err := db.CheckSchema(ctx); {
+	case errors.Is(err, pg.ErrUnfit):
+		return is("roles", err, "Create the login roles again afterwards, if the cluster is another one.", "backup-and-restore.md")
 	case errors.Is(err, pg.ErrSchema):
 		return is("schema", err, "Compare with ojs-pg migrate status.", "failed-migration.md")
 	case err != nil:

@@ -107,6 +107,7 @@ func migrate(ctx context.Context, c *cli.Command, direction pg.Direction, what s
 	if err != nil {
 		return err
 	}
+	before, _ := pg.Status(ctx, url) // what keeps it from being told keeps from migrating, too
 	bar := newProgress(c.Root().ErrWriter, newLogger(c))
 	defer bar.finish()
 	first, last := int64(-1), int64(0)
@@ -130,6 +131,9 @@ func migrate(ctx context.Context, c *cli.Command, direction pg.Direction, what s
 		if m.Applied {
 			applied++
 		}
+	}
+	if direction == pg.Up && before.Unfit != "" {
+		fmt.Fprintf(c.Root().Writer, "made again what a restore had left out: %s\n", before.Unfit)
 	}
 	if first == last {
 		what = "nothing to do"
@@ -161,6 +165,8 @@ func migrateStatus(ctx context.Context, c *cli.Command) error {
 		fmt.Fprintf(out, "%s\t%s\n", m.Name, when)
 	}
 	switch {
+	case status.Unfit != "":
+		fmt.Fprintf(out, "a restore has left out what belongs to the schema (%s): run ojs-pg migrate up\n", status.Unfit)
 	case status.Current:
 		fmt.Fprintln(out, "the schema is this program's")
 	case status.Hash == "":

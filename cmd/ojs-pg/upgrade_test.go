@@ -189,7 +189,7 @@ func (u *upgraded) changeSchema(opened *pg.DB) {
 	if err == nil || !strings.Contains(err.Error(), "cannot be taken back") {
 		t.Errorf("down from what cannot be taken back: %v", err)
 	}
-	if _, err := u.db.Pool.Exec(t.Context(), "delete from public.ojs_goose_version where version_id = 90002"); err != nil {
+	if _, err := u.db.Pool.Exec(t.Context(), "delete from ojs.schema_hash where version = 90002"); err != nil {
 		t.Fatal(err)
 	}
 	one := pgtest.Migrations(t, map[string]string{"90001_note.sql": migrationsToCome["90001_note.sql"]})

@@ -1,5 +1,6 @@
 -- +goose Up
--- The roles, the schema, and which migrations the schema was made from (internal/pg migrates and compares).
+-- The roles, the schema, and which migrations the schema was made from: goose remembers it there, too, in the transaction of each
+-- migration (internal/pg migrates and compares).
 -- Six group roles, cluster-wide, created if absent and never dropped:
 --   ojs_owner     owns every object of schema ojs; nobody logs in as it
 --   ojs_service   the server; names the tenant in each call
@@ -40,11 +41,12 @@ create table ojs.schema_hash (
     applied_at timestamptz not null default clock_timestamp(),
     left_at    timestamptz
 );
-comment on table ojs.schema_hash is 'The hashes of the migrations this schema was made from, one row for each version that it has passed.';
-comment on column ojs.schema_hash.version is 'The number of the last migration.';
+comment on table ojs.schema_hash is
+'The migrations this schema was made from, one row for each that is applied: by it ojs-pg migrate knows which are missing.';
+comment on column ojs.schema_hash.version is 'The number of the migration.';
 comment on column ojs.schema_hash.hash is 'SHA-256 over the migration files up to that one, hex.';
 comment on column ojs.schema_hash.applied_at is 'When it was applied.';
-comment on column ojs.schema_hash.left_at is 'When a migration from here to another version was begun last.';
+comment on column ojs.schema_hash.left_at is 'When a migration from here to another version, or back to here, was begun last.';
 
 -- The hash of the migrations that made this schema; a server asks it at start and refuses to serve another schema than its own.
 -- Reads only.

@@ -320,9 +320,6 @@ func (d *database) cleanUp(ctx context.Context) error {
 	if err := pg.Migrate(ctx, d.admin, pg.Down, nil); err != nil {
 		return fmt.Errorf("remove the schema: %w", err)
 	}
-	if err := d.exec(ctx, "drop table if exists public.ojs_goose_version"); err != nil {
-		return fmt.Errorf("remove the schema: %w", err)
-	}
 	return nil
 }
 

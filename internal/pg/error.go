@@ -21,6 +21,7 @@ const (
 	undefinedTable        = "42P01"
 	undefinedColumn       = "42703"
 	undefinedFunction     = "42883"
+	undefinedObject       = "42704"
 	invalidSchemaName     = "3F000"
 	insufficientPrivilege = "42501"
 	notNullViolation      = "23502"

@@ -22,9 +22,6 @@ import (
 	"github.com/ojs-pg/ojs-pg/db"
 )
 
-// versionTable is where goose remembers. It is outside of our schema, which a migration creates.
-const versionTable = "public.ojs_goose_version"
-
 // Direction is where to migrate.
 type Direction struct {
 	down bool
@@ -87,6 +84,8 @@ type SchemaStatus struct {
 	Hash string
 	// Current says that all migrations are applied and unchanged since.
 	Current bool
+	// Unfit counts the roles, owners, policies and grants that a restore has left out and migrate up puts right; empty: none.
+	Unfit string
 }
 
 // Status compares the database at url with the migrations compiled in, and changes nothing.
@@ -96,19 +95,18 @@ func Status(ctx context.Context, url string) (SchemaStatus, error) {
 		return SchemaStatus{}, err
 	}
 	defer m.close()
-	applied := map[int64]time.Time{}
-	exists, err := m.begun(ctx)
-	if err != nil {
-		return SchemaStatus{}, err
-	}
-	if exists {
-		if applied, err = m.applied(ctx); err != nil {
-			return SchemaStatus{}, err
-		}
-	}
 	var status SchemaStatus
 	if status.Hash, _, err = m.storedHash(ctx); err != nil {
 		return SchemaStatus{}, err
+	}
+	applied := map[int64]time.Time{}
+	if status.Hash != "" {
+		if applied, err = m.applied(ctx); err != nil {
+			return SchemaStatus{}, err
+		}
+		if status.Unfit, err = m.unfit(ctx); err != nil {
+			return SchemaStatus{}, err
+		}
 	}
 	status.Current = status.Hash == db.Hash()
 	for _, source := range m.provider.ListSources() {
@@ -156,8 +154,8 @@ func newMigrator(url string, files fs.FS) (*migrator, error) {
 	m.lockWait.Store(int64(firstLockTimeout))
 	cfg.Tracer = m
 	conn := stdlib.OpenDB(*cfg, stdlib.OptionAfterConnect(m.setLockTimeout), stdlib.OptionResetSession(m.setLockTimeout))
-	provider, err := goose.NewProvider(goose.DialectPostgres, conn, files,
-		goose.WithTableName(versionTable),
+	provider, err := goose.NewProvider(goose.DialectCustom, conn, files,
+		goose.WithStore(versions{files}),
 		goose.WithDisableGlobalRegistry(true),
 		goose.WithLogger(goose.NopLogger()))
 	if err != nil {
@@ -200,8 +198,8 @@ func (m *migrator) withLockRetry(ctx context.Context, step func() error) error {
 
 func (m *migrator) close() { m.db.Close() }
 
-// lock keeps other programs that migrate waiting until the whole run is done, the storing of
-// the hash included; goose by itself would take turns step by step.
+// lock keeps other programs that migrate waiting until the whole run is done; goose by itself
+// would take turns step by step.
 func (m *migrator) lock(ctx context.Context) (unlock func(), err error) {
 	// Asked for every second; the migrations of a big installation may take long.
 	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 3600))
@@ -223,33 +221,18 @@ func (m *migrator) lock(ctx context.Context) (unlock func(), err error) {
 	}, nil
 }
 
-// begun reports whether the database has the table of migrations.
-func (m *migrator) begun(ctx context.Context) (exists bool, err error) {
-	if err = m.db.QueryRowContext(ctx, "select to_regclass($1) is not null", versionTable).Scan(&exists); err != nil {
-		return false, fmt.Errorf("look for the table of migrations: %w", err)
-	}
-	return exists, nil
-}
-
-// up leaves nothing behind where not even the first migration could be applied.
+// up leaves nothing behind where not even the first migration could be applied: each is one transaction.
 func (m *migrator) up(ctx context.Context, progress Progress) error {
 	if err := m.refuseChanged(ctx); err != nil {
 		return err
 	}
-	existed, err := m.begun(ctx)
-	if err != nil {
+	if err := m.putRight(ctx); err != nil {
 		return err
 	}
-	err = m.upByStep(ctx, progress)
-	if err != nil && !existed {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), unlockTimeout)
-		defer cancel()
-		if version, versionErr := m.provider.GetDBVersion(ctx); versionErr == nil && version == 0 {
-			_, dropErr := m.db.ExecContext(ctx, "drop table "+versionTable)
-			err = errors.Join(err, dropErr)
-		}
+	if err := m.upByStep(ctx, progress); err != nil {
+		return err
 	}
-	return err
+	return m.keepPrivileges(ctx)
 }
 
 // upByStep applies one migration after the other, for the progress.
@@ -270,28 +253,16 @@ func (m *migrator) upByStep(ctx context.Context, progress Progress) error {
 		}
 		progress(next, done, total)
 		if next == "" {
-			break
+			return nil
 		}
 		err = m.withLockRetry(ctx, func() error {
 			_, err := m.provider.UpByOne(ctx)
 			return m.locate(err)
 		})
-		if err == nil {
-			err = m.storeHash(ctx)
-		}
 		if err != nil {
 			return fmt.Errorf("migrate up: %w", explain(err))
 		}
 	}
-	// An earlier run may have ended between the two.
-	version, err := m.provider.GetDBVersion(ctx)
-	if err != nil {
-		return fmt.Errorf("read the schema's version: %w", err)
-	}
-	if _, stored, err := m.storedHash(ctx); err != nil || stored == version {
-		return err
-	}
-	return m.storeHash(ctx)
 }
 
 func (m *migrator) down(ctx context.Context, to int64, progress Progress) error {
@@ -326,7 +297,7 @@ func (m *migrator) down(ctx context.Context, to int64, progress Progress) error 
 		}
 	}
 	progress("", start-to, start-to)
-	return m.storeHash(ctx)
+	return m.keepPrivileges(ctx)
 }
 
 // refuseParts stops before a part of the schema is said to be gone and is not: the files of the first release have one way
@@ -361,11 +332,25 @@ func (m *migrator) refuseChanged(ctx context.Context) error {
 		return err
 	}
 	m.inUse = stored != ""
-	// No hash: nothing applied yet, or interrupted before the first was stored.
-	if stored == "" || stored == db.HashOf(m.files, version) {
+	if stored == "" {
+		return m.refuseWithoutRows(ctx)
+	}
+	if stored == db.HashOf(m.files, version) {
 		return nil
 	}
 	return fmt.Errorf("%w: %s", ErrSchema, recreateAdvice)
+}
+
+// refuseWithoutRows stops before a schema that has not one migration: no migration could be applied on top of it.
+func (m *migrator) refuseWithoutRows(ctx context.Context) (err error) {
+	var exists bool
+	if err := m.db.QueryRowContext(ctx, "select to_regnamespace('ojs') is not null").Scan(&exists); err != nil {
+		return fmt.Errorf("look for the schema: %w", err)
+	}
+	if exists {
+		return fmt.Errorf("%w: %s", ErrSchema, emptyAdvice)
+	}
+	return nil
 }
 
 // storedHash is the latest that the database has, and up to which version it goes; empty if it has none.
@@ -381,21 +366,6 @@ func (m *migrator) storedHash(ctx context.Context) (hash string, version int64, 
 		return "", 0, fmt.Errorf("read the schema's hash: %w", explain(err))
 	}
 	return hash, version, nil
-}
-
-// storeHash remembers what the database was made from, as far as it goes.
-func (m *migrator) storeHash(ctx context.Context) error {
-	version, err := m.provider.GetDBVersion(ctx)
-	if err != nil {
-		return fmt.Errorf("read the schema's version: %w", err)
-	}
-	if version == 0 {
-		return nil // nothing is left to remember it in
-	}
-	if _, err := m.db.ExecContext(ctx, "select ojs._set_schema_hash($1, $2)", version, db.HashOf(m.files, version)); err != nil {
-		return fmt.Errorf("store the schema's hash: %w", explain(err))
-	}
-	return nil
 }
 
 // lockConflict reports whether a lock of running work was in the way.
@@ -415,15 +385,22 @@ func (m *migrator) announceChange(ctx context.Context) error {
 }
 
 func (m *migrator) applied(ctx context.Context) (map[int64]time.Time, error) {
-	status, err := m.provider.Status(ctx)
+	rows, err := m.db.QueryContext(ctx, "select h.version, h.applied_at from ojs.schema_hash h")
 	if err != nil {
-		return nil, fmt.Errorf("read the applied migrations: %w", err)
+		return nil, fmt.Errorf("read the applied migrations: %w", explain(err))
 	}
+	defer func() { _ = rows.Close() }()
 	applied := map[int64]time.Time{}
-	for _, s := range status {
-		if s.State == goose.StateApplied {
-			applied[s.Source.Version] = s.AppliedAt
+	for rows.Next() {
+		var version int64
+		var at time.Time
+		if err := rows.Scan(&version, &at); err != nil {
+			return nil, fmt.Errorf("read the applied migrations: %w", err)
 		}
+		applied[version] = at
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("read the applied migrations: %w", err)
 	}
 	return applied, nil
 }

@@ -168,9 +168,6 @@ func TestForeignSchema(t *testing.T) {
 	if _, err := d.Pool.Exec(ctx, "drop schema ojs cascade"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.Pool.Exec(ctx, "drop table public.ojs_goose_version"); err != nil {
-		t.Fatal(err)
-	}
 	migrate(t, d.URL, pg.Up)
 	if err := opened.CheckSchema(ctx); err != nil {
 		t.Error(err)
@@ -229,7 +226,6 @@ func TestMigrateWithoutSuperuser(t *testing.T) {
 	owner := pgx.Identifier{d.RoleName("owner")}.Sanitize()
 	url := d.LoginURL("owner", "createrole")
 	for _, sql := range []string{
-		"drop table public.ojs_goose_version",
 		"alter database " + d.Name + " owner to " + owner,
 		"grant ojs_owner, ojs_service, ojs_operator, ojs_tenant to " + owner + " " + admin,
 	} {
@@ -259,17 +255,13 @@ func TestARefusedMigrationLeavesNothing(t *testing.T) {
 	d := pgtest.New(t)
 	migrate(t, d.URL, pg.Down)
 	url := d.LoginURL("owner", "nocreaterole")
-	for _, sql := range []string{
-		"drop table public.ojs_goose_version",
-		"alter database " + d.Name + " owner to " + pgx.Identifier{d.RoleName("owner")}.Sanitize(),
-	} {
-		pgtest.Exec(t, d.Pool, sql)
-	}
+	pgtest.Exec(t, d.Pool, "alter database "+d.Name+" owner to "+pgx.Identifier{d.RoleName("owner")}.Sanitize())
 	if err := pg.Migrate(t.Context(), url, pg.Up, nil); err == nil || !strings.Contains(err.Error(), "CREATEROLE") {
 		t.Errorf("without CREATEROLE: %v", err)
 	}
 	if left := pgtest.List[string](t, d.Pool, `
-		select oid::regclass::text from pg_class where relnamespace in ('public'::regnamespace, to_regnamespace('ojs'))`); len(left) > 0 {
+		select oid::regclass::text from pg_class where relnamespace = 'public'::regnamespace
+		union all select nspname::text from pg_namespace where nspname = 'ojs'`); len(left) > 0 {
 		t.Errorf("left are %v", left)
 	}
 }
@@ -335,5 +327,93 @@ func TestAMigrationThatFailsIsLocated(t *testing.T) {
 				t.Errorf("it says %v, want 90001_more.sql%s", err, c.where)
 			}
 		})
+	}
+}
+
+// Down to nothing leaves nothing, not even where the migrations are remembered.
+func TestDownLeavesNothing(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	for range 2 { // what is not there can be taken back, too
+		migrate(t, d.URL, pg.Down)
+		if left := pgtest.List[string](t, d.Pool, `
+			select oid::regclass::text from pg_class where relnamespace = 'public'::regnamespace
+			union all select nspname::text from pg_namespace where nspname = 'ojs'`); len(left) > 0 {
+			t.Errorf("left are %v", left)
+		}
+	}
+}
+
+// A schema ojs that no migration made, or whose rows are lost, is not built upon.
+func TestASchemaWithoutRowsIsRefused(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	for _, sql := range []string{"truncate ojs.schema_hash", "drop schema ojs cascade; create schema ojs"} {
+		if _, err := d.Pool.Exec(t.Context(), sql, pgx.QueryExecModeSimpleProtocol); err != nil {
+			t.Fatal(err)
+		}
+		err := pg.Migrate(t.Context(), d.URL, pg.Up, nil)
+		if !errors.Is(err, pg.ErrSchema) || !strings.Contains(err.Error(), "drop schema ojs cascade") {
+			t.Errorf("%s: %v", sql, err)
+		}
+	}
+}
+
+// What a database lacks that a restore has left out is made again; what an operator has taken from a group on purpose stays taken.
+func TestMigratePutsRight(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	opened := d.Open()
+	for name, c := range map[string]struct{ sql, lacks string }{
+		"the schema is somebody's":  {"alter schema ojs owner to " + pgx.Identifier{d.RoleName("service")}.Sanitize(), "permission denied"},
+		"a function is everybody's": {"grant execute on function ojs.rebuild() to public", "1 revocations"},
+		"the server may not fetch":  {"revoke execute on all functions in schema ojs from ojs_service", " grants"},
+		"a policy is missing":       {"drop policy functions on ojs.job", "1 policies"},
+	} {
+		pgtest.Exec(t, d.Pool, c.sql)
+		if err := opened.CheckSchema(t.Context()); !errors.Is(err, pg.ErrUnfit) || !strings.Contains(err.Error(), "ojs-pg migrate up") {
+			t.Errorf("%s: a server says %v", name, err)
+		}
+		if s, _ := status(t, d.URL); !strings.Contains(s.Unfit, c.lacks) {
+			t.Errorf("%s: the status is %q", name, s.Unfit)
+		}
+		migrate(t, d.URL, pg.Up)
+		if err := opened.CheckSchema(t.Context()); err != nil {
+			t.Errorf("%s: afterwards a server says %v", name, err)
+		}
+	}
+	pgtest.Exec(t, d.Pool, "revoke execute on function ojs.enqueue_bulk from ojs_producer; grant select on ojs.settings to public",
+		pgx.QueryExecModeSimpleProtocol)
+	if err := opened.CheckSchema(t.Context()); err != nil {
+		t.Errorf("with a grant less: %v", err)
+	}
+	migrate(t, d.URL, pg.Up)
+	if pgtest.One[bool](t, d.Pool, `select bool_or(has_function_privilege('ojs_producer', oid, 'execute')) from pg_proc
+		where proname = 'enqueue_bulk'`) {
+		t.Error("what was taken from producers is given back")
+	}
+	if n := pgtest.One[int](t, d.Pool, "select count(*)::int from ojs.doctor() where finding like '1 grants of the migrations%'"); n != 1 {
+		t.Errorf("the doctor mentions it %d times", n)
+	}
+
+	// Objects cannot be made again.
+	pgtest.Exec(t, d.Pool, "drop function ojs.rebuild()")
+	if err := opened.CheckSchema(t.Context()); !errors.Is(err, pg.ErrUnfit) {
+		t.Errorf("with a function less: %v", err)
+	}
+	err := pg.Migrate(t.Context(), d.URL, pg.Up, nil)
+	if err == nil || !strings.Contains(err.Error(), "ojs.rebuild()") || !strings.Contains(err.Error(), "restore the dump again") {
+		t.Errorf("with a function less, migrate says %v", err)
+	}
+}
+
+// Who migrates without the right to put anything right is told who may.
+func TestWhoMayNotPutRight(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	pgtest.Exec(t, d.Pool, "drop policy functions on ojs.job")
+	url := d.LoginURL("weak", "in role ojs_owner nocreaterole")
+	if err := pg.Migrate(t.Context(), url, pg.Up, nil); err == nil || !strings.Contains(err.Error(), "as a superuser") {
+		t.Errorf("it says %v", err)
 	}
 }

@@ -305,21 +305,23 @@ func (d *DB) CheckSchema(ctx context.Context) error {
 		case invalidSchemaName, undefinedFunction:
 			return fmt.Errorf("%w: there is none yet. Run: ojs-pg migrate up", ErrSchema)
 		case insufficientPrivilege:
-			return fmt.Errorf("%w, or its role may not use it: grant ojs_service to the role in DATABASE_URL (%s)", ErrSchema,
-				pgErr.Message)
+			return d.denied(ctx, pgErr)
 		}
 	}
 	switch {
 	case err != nil:
 		return fmt.Errorf("read the schema's hash: %w", err)
 	case hash.Stored == "":
-		return fmt.Errorf("%w: a migration was interrupted. Run: ojs-pg migrate up", ErrSchema)
+		return fmt.Errorf("%w: %s", ErrSchema, emptyAdvice)
 	case hash.AtVersion != db.Hash():
 		return fmt.Errorf("%w: %s", ErrSchema, recreateAdvice)
 	}
-	return nil
+	return d.checkFit(ctx)
 }
 
 const recreateAdvice = "it was made by another pre-release, or is not migrated to the end. Try: ojs-pg migrate up. " +
 	"Before 0.1.0 migrations change in place, so if that refuses, recreate the schema (this deletes all jobs): " +
-	`psql -c "drop schema ojs cascade; drop table public.ojs_goose_version", then: ojs-pg migrate up`
+	`psql -c "drop schema ojs cascade; drop table if exists public.ojs_goose_version", then: ojs-pg migrate up`
+
+const emptyAdvice = "there is a schema ojs without the rows that belong to it, as a dump of the schema alone makes it (pg_dump -s). " +
+	`Take an empty database, or drop the schema: psql -c "drop schema ojs cascade". Then: ojs-pg migrate up`

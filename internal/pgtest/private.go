@@ -29,16 +29,25 @@ type Private struct {
 // NewPrivate starts a server with one migrated database. settings are PostgreSQL's.
 func NewPrivate(t testing.TB, settings map[string]string) *Private {
 	t.Helper()
-	p := stopped(t, embedpg.Options{BinDir: binDir(), Settings: settings})
-	p.Start()
+	p := NewEmpty(t, settings)
 	for _, err := range []error{
-		pg.CreateDatabase(t.Context(), p.server.URL("postgres"), privateDatabase),
 		pg.Migrate(t.Context(), p.URL, pg.Up, nil),
 		pg.CreateServerRole(t.Context(), p.URL, privateRole, privatePassword),
 	} {
 		if err != nil {
 			t.Fatal(err)
 		}
+	}
+	return p
+}
+
+// NewEmpty starts a server with one empty database: a cluster in which our roles have never been.
+func NewEmpty(t testing.TB, settings map[string]string) *Private {
+	t.Helper()
+	p := stopped(t, embedpg.Options{BinDir: binDir(), Settings: settings})
+	p.Start()
+	if err := pg.CreateDatabase(t.Context(), p.server.URL("postgres"), privateDatabase); err != nil {
+		t.Fatal(err)
 	}
 	return p
 }

@@ -66,3 +66,14 @@ func (q *Queries) SchemaHashes(ctx context.Context, version int64) (SchemaHashes
 	err := row.Scan(&i.Stored, &i.AtVersion)
 	return i, err
 }
+
+const unfit = `-- name: Unfit :one
+select coalesce(ojs._unfit(), '')::text as what
+`
+
+func (q *Queries) Unfit(ctx context.Context) (string, error) {
+	row := q.db.QueryRow(ctx, unfit)
+	var what string
+	err := row.Scan(&what)
+	return what, err
+}

@@ -1,0 +1,112 @@
+package pg
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/pressly/goose/v3/database"
+
+	"github.com/ojs-pg/ojs-pg/db"
+)
+
+// versions is where goose remembers which migrations are applied: ojs.schema_hash, which the first migration makes and the last one to be
+// taken back removes. So a dump of schema ojs has it, and a first migration that fails leaves nothing. While the table is absent, the
+// version is 0; goose wants a row of that version, which is only said.
+type versions struct{ files fs.FS }
+
+func (versions) Tablename() string { return "ojs.schema_hash" }
+
+// TableExists keeps goose from making the table.
+func (versions) TableExists(context.Context, database.DBTxConn) (bool, error) { return true, nil }
+
+func (versions) CreateVersionTable(context.Context, database.DBTxConn) error {
+	return errors.ErrUnsupported
+}
+
+func (v versions) Insert(ctx context.Context, tx database.DBTxConn, req database.InsertRequest) error {
+	_, err := tx.ExecContext(ctx, "select ojs._set_schema_hash($1, $2)", req.Version, db.HashOf(v.files, req.Version))
+	if err != nil {
+		return fmt.Errorf("store the schema's hash: %w", err)
+	}
+	return nil
+}
+
+// Delete says of the version before that it was just come back to: a statement that was under way may be tried again.
+func (v versions) Delete(ctx context.Context, tx database.DBTxConn, version int64) error {
+	if exists, err := v.exist(ctx, tx); err != nil || !exists {
+		return err
+	}
+	_, err := tx.ExecContext(ctx, `
+		with gone as (delete from ojs.schema_hash h where h.version = $1)
+		update ojs.schema_hash h set left_at = clock_timestamp()
+		where h.version = (select max(b.version) from ojs.schema_hash b where b.version < $1)`, version)
+	if err != nil {
+		return fmt.Errorf("forget version %d: %w", version, err)
+	}
+	return nil
+}
+
+func (v versions) GetMigration(ctx context.Context, tx database.DBTxConn, version int64) (*database.GetMigrationResult, error) {
+	exists, err := v.exist(ctx, tx)
+	if err != nil {
+		return nil, err
+	}
+	result := &database.GetMigrationResult{IsApplied: true}
+	if exists {
+		err = tx.QueryRowContext(ctx, "select h.applied_at from ojs.schema_hash h where h.version = $1", version).Scan(&result.Timestamp)
+	}
+	if !exists || errors.Is(err, sql.ErrNoRows) {
+		return nil, database.ErrVersionNotFound
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look for version %d: %w", version, err)
+	}
+	return result, nil
+}
+
+func (v versions) GetLatestVersion(ctx context.Context, tx database.DBTxConn) (version int64, err error) {
+	exists, err := v.exist(ctx, tx)
+	if err != nil || !exists {
+		return 0, err
+	}
+	if err := tx.QueryRowContext(ctx, "select coalesce(max(h.version), 0) from ojs.schema_hash h").Scan(&version); err != nil {
+		return 0, fmt.Errorf("look for the last migration: %w", err)
+	}
+	return version, nil
+}
+
+func (v versions) ListMigrations(ctx context.Context, tx database.DBTxConn) (list []*database.ListMigrationsResult, err error) {
+	exists, err := v.exist(ctx, tx)
+	if err != nil {
+		return nil, err
+	}
+	if exists {
+		rows, err := tx.QueryContext(ctx, "select h.version from ojs.schema_hash h order by h.version desc")
+		if err != nil {
+			return nil, fmt.Errorf("list the migrations: %w", err)
+		}
+		defer func() { _ = rows.Close() }()
+		for rows.Next() {
+			row := &database.ListMigrationsResult{IsApplied: true}
+			if err := rows.Scan(&row.Version); err != nil {
+				return nil, fmt.Errorf("list the migrations: %w", err)
+			}
+			list = append(list, row)
+		}
+		if err := rows.Err(); err != nil {
+			return nil, fmt.Errorf("list the migrations: %w", err)
+		}
+	}
+	return append(list, &database.ListMigrationsResult{IsApplied: true}), nil
+}
+
+// exist reports whether there is the table. To look and fail would end the transaction.
+func (versions) exist(ctx context.Context, tx database.DBTxConn) (exists bool, err error) {
+	if err := tx.QueryRowContext(ctx, "select to_regclass('ojs.schema_hash') is not null").Scan(&exists); err != nil {
+		return false, fmt.Errorf("look for the table of migrations: %w", err)
+	}
+	return exists, nil
+}
