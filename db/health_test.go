@@ -362,6 +362,28 @@ func TestDoctorFinds(t *testing.T) {
 				exec(t, d.Pool, "update ojs.tally_mark set snapshot = '900000000000:900000000000:'")
 			},
 		},
+		{
+			"a tenant's login without a bound", "maintenance.md",
+			"warning 1 logins of tenants may open any number of connections, such as tenant1_%s:",
+			func(t *testing.T, d *pgtest.DB) {
+				d.TenantURL("acme")
+				d.TenantURL("globex")
+				exec(t, d.Pool, "alter role "+d.RoleName("tenant1")+" connection limit -1")
+			},
+		},
+		{
+			"a restore without grants", "backup-and-restore.md", "error A restore has left out what belongs to the schema: 1 grants.",
+			func(t *testing.T, d *pgtest.DB) {
+				exec(t, d.Pool, "revoke execute on function ojs.ack from ojs_service")
+			},
+		},
+		{
+			"a grant that somebody took away", "backup-and-restore.md",
+			"note 1 grants of the migrations are missing, such as: grant execute on routine ojs.ack(",
+			func(t *testing.T, d *pgtest.DB) {
+				exec(t, d.Pool, "revoke execute on function ojs.ack from ojs_worker")
+			},
+		},
 		{"a forgotten transaction", "long-transaction.md", "error Process ", func(t *testing.T, d *pgtest.DB) {
 			exec(t, d.Pool, `drop view ojs.open_transactions; create view ojs.open_transactions as
 				select 'session' as kind, '1' as name, 'acme' as role_name,

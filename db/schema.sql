@@ -14153,7 +14153,7 @@ begin
 end;
 $_$;
 
-CREATE FUNCTION ojs.create_tenant_role(p_tenant text, p_role name, p_password text DEFAULT NULL::text) RETURNS void
+CREATE FUNCTION ojs.create_tenant_role(p_tenant text, p_role name, p_password text DEFAULT NULL::text, p_connections integer DEFAULT NULL::integer) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $_$
@@ -14167,12 +14167,19 @@ begin
         perform ojs._raise('OJ400', format('%s cannot be a tenant''s login role', coalesce(quote_ident(p_role), 'null')),
             '{"field": "role"}');
     end if;
+    if p_connections < 1 then
+        perform ojs._raise('OJ400', 'connections must be at least 1', '{"field": "connections"}');
+    end if;
     if not exists (select from pg_roles where rolname = p_role) then
-        execute format('create role %I login', p_role);
+        -- Without bounds one tenant takes all connections there are, or keeps vacuum from all tables with a transaction it has forgotten.
+        execute format('create role %I login connection limit %s', p_role, coalesce(p_connections, 20));
+        execute format('alter role %I set idle_in_transaction_session_timeout = %L', p_role, '5min');
     elsif exists (select from pg_roles where rolname = p_role and (rolsuper or rolbypassrls))
             or exists (select from unnest('{ojs_owner,ojs_service,ojs_operator,ojs_producer,ojs_worker}'::name[]) g
                 where pg_has_role(p_role, g, 'member')) then
         perform ojs._raise('OJ400', format('role %I sees more than one tenant', p_role), '{"field": "role"}');
+    elsif p_connections is not null then
+        execute format('alter role %I connection limit %s', p_role, p_connections);
     end if;
     if p_password is not null then
         execute format('alter role %I password %L', p_role, p_password);

@@ -853,6 +853,7 @@ func TestCreateTenantRole(t *testing.T) {
 	} {
 		refused(t, d.Pool, c.states, create, c.tenant, c.role)
 	}
+	refused(t, d.Pool, "OJ400", "select ojs.create_tenant_role('acme', $1::text::name, p_connections => 0)", role)
 	if got := one[int](t, d.Pool, "select count(*) from ojs.tenant_role"); got != 0 {
 		t.Errorf("%d roles were mapped", got)
 	}
@@ -876,6 +877,16 @@ func TestCreateTenantRole(t *testing.T) {
 	exec(t, conn, "select ojs.create_tenant_role('acme', $1::text::name, 'secret')", role)
 	if got := one[string](t, login(role), "select tenant_id from ojs.enqueue('a')"); got != "acme" {
 		t.Errorf("the new role enqueues for %s", got)
+	}
+	// A role that is new is bounded; one that is there keeps its bounds, unless they are given.
+	const bounds = "select rolconnlimit, rolconfig from pg_catalog.pg_roles where rolname = $1"
+	if got := lines(t, d.Pool, bounds, role); got[0] != "20 [idle_in_transaction_session_timeout=5min]" {
+		t.Errorf("the new role has the bounds %s", got[0])
+	}
+	exec(t, conn, "select ojs.create_tenant_role('acme', $1::text::name, p_connections => 3)", role)
+	exec(t, conn, "select ojs.create_tenant_role('acme', $1::text::name)", role)
+	if got := lines(t, d.Pool, bounds, role); got[0] != "3 [idle_in_transaction_session_timeout=5min]" {
+		t.Errorf("with a limit of its own it has the bounds %s", got[0])
 	}
 	// A name that has to be quoted, and a second role of the same tenant.
 	odd := d.RoleName(`O'Brien "x"; drop`)

@@ -4,9 +4,10 @@ set local check_function_bodies = off;
 
 -- Makes a role a login of a tenant.
 -- Locks what "create role" and "grant" lock, and the row of the role in tenant_role.
--- Writes the role, its password and membership, and tenant_role.
+-- Writes the role, its password, bounds and membership, and tenant_role.
 -- +goose StatementBegin
-create function ojs.create_tenant_role(p_tenant text, p_role name, p_password text default null) returns void
+create function ojs.create_tenant_role(p_tenant text, p_role name, p_password text default null, p_connections int default null)
+returns void
 language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 begin
@@ -19,12 +20,19 @@ begin
         perform ojs._raise('OJ400', format('%s cannot be a tenant''s login role', coalesce(quote_ident(p_role), 'null')),
             '{"field": "role"}');
     end if;
+    if p_connections < 1 then
+        perform ojs._raise('OJ400', 'connections must be at least 1', '{"field": "connections"}');
+    end if;
     if not exists (select from pg_roles where rolname = p_role) then
-        execute format('create role %I login', p_role);
+        -- Without bounds one tenant takes all connections there are, or keeps vacuum from all tables with a transaction it has forgotten.
+        execute format('create role %I login connection limit %s', p_role, coalesce(p_connections, 20));
+        execute format('alter role %I set idle_in_transaction_session_timeout = %L', p_role, '5min');
     elsif exists (select from pg_roles where rolname = p_role and (rolsuper or rolbypassrls))
             or exists (select from unnest('{ojs_owner,ojs_service,ojs_operator,ojs_producer,ojs_worker}'::name[]) g
                 where pg_has_role(p_role, g, 'member')) then
         perform ojs._raise('OJ400', format('role %I sees more than one tenant', p_role), '{"field": "role"}');
+    elsif p_connections is not null then
+        execute format('alter role %I connection limit %s', p_role, p_connections);
     end if;
     if p_password is not null then
         execute format('alter role %I password %L', p_role, p_password);
@@ -34,11 +42,13 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs.create_tenant_role(text, name, text) is
+comment on function ojs.create_tenant_role(text, name, text, int) is
 'Makes p_role a login role of tenant p_tenant: creates it if absent, sets p_password if given, grants ojs_tenant, and maps it. From then
-on the role sees and writes that tenant''s jobs and no others. A tenant may have several roles; calling it again moves the role to
-another tenant. Runs with the rights of its caller, who must be an operator that may create roles (and administer ojs_tenant), or a
-superuser.';
+on the role sees and writes that tenant''s jobs and no others. p_connections: how many connections it may have at once, from 1; not given,
+a role that is created gets 20, and one that is there keeps what it has. In a role that is created a transaction that is idle for 5 minutes
+is ended; alter role NAME set idle_in_transaction_session_timeout = ''1min'' changes that, and a session may change it for itself. A tenant
+may have several roles; calling it again moves the role to another tenant. Runs with the rights of its caller, who must be an operator that
+may create roles (and administer ojs_tenant), or a superuser. Raises invalid_request.';
 
 -- +goose StatementBegin
 create function ojs._map_tenant_role(p_tenant text, p_role name) returns void

@@ -85,7 +85,7 @@ func (d *DB) TenantURL(tenant string) string {
 		return known
 	}
 	role := d.RoleName("tenant" + strconv.Itoa(len(d.tenants)+1))
-	d.exec("select ojs.create_tenant_role($1, $2, $3)", tenant, role, d.password)
+	d.exec("select ojs.create_tenant_role($1, $2, $3, p_connections => 200)", tenant, role, d.password)
 	d.tenants[tenant] = d.server.url(d.Name, role, d.password)
 	return d.tenants[tenant]
 }

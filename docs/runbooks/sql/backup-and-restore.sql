@@ -2,3 +2,5 @@
 
 select pg_size_pretty(pg_database_size(current_database())) as size;
 select rolled_up_ago, journal_rows from ojs.clock_status;
+
+select severity, finding, advice from ojs.doctor() where runbook = 'backup-and-restore.md';

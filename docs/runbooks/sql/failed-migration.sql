@@ -2,7 +2,6 @@
 
 select ojs.schema_changing(), ojs.schema_hash();
 
-select version_id, is_applied, tstamp from public.ojs_goose_version order by id desc limit 5;
 select version, applied_at, left_at from ojs.schema_hash order by version desc limit 5;
 
 select a.pid, a.usename, a.application_name, a.state, now() - a.xact_start as open_for, l.mode
