@@ -67,16 +67,27 @@ func prose(s string) string { return strings.Join(strings.Fields(s), " ") }
 func cell(s string) string { return strings.ReplaceAll(prose(s), "|", `\|`) }
 
 func (p *apiPage) functions() {
-	p.add("\n## Functions\n")
+	p.add("\n## Functions\n\n")
+	p.add("JSON is `json`, `jsonb` or `text`, whichever the caller has. Parameters that say `anycompatible` are of one type in one call " +
+		"([why](design/0016-json-types.md)); a literal, a null and a parameter without a type go with any. `p_args` is of a type " +
+		"of its own. What nobody gives a type is text: `ojs.enqueue($1, $2)` takes JSON as text, and a driver that makes JSON of " +
+		"values of its language wants `$2::json`.\n")
+	before := ""
 	p.each(`
-		select p.proname, pg_get_function_arguments(p.oid), pg_get_function_result(p.oid), obj_description(p.oid, 'pg_proc'),
+		select p.proname, replace(pg_get_function_arguments(p.oid), '::unknown', ''), pg_get_function_result(p.oid),
+			obj_description(p.oid, 'pg_proc'),
 			coalesce((
 				select string_agg(format('`+"`%s`"+`', r.rolname), ', ' order by r.rolname)
 				from aclexplode(p.proacl) a join pg_roles r on r.oid = a.grantee
 				where a.privilege_type = 'EXECUTE' and r.rolname <> 'ojs_owner'), '')
 		from pg_proc p where p.pronamespace = 'ojs'::regnamespace and p.proname not like '\_%'
-		order by p.proname, pg_get_function_identity_arguments(p.oid)`,
+		order by p.proname, p.oid`,
 		func(v []string) {
+			if v[0] == before {
+				p.add("\nOverloaded: %s\n", prose(v[3]))
+				return
+			}
+			before = v[0]
 			// One parameter to a line once there are more than two; commas inside of a default do not count.
 			arguments := v[1]
 			if strings.Count(arguments, ", p_") > 1 {

@@ -19,7 +19,7 @@ func TestHelpNamesEveryFunction(t *testing.T) {
 	d := pgtest.New(t)
 	got := list[string](t, d.Pool, "select substr(call, 5) from ojs.help() order by 1")
 	want := list[string](t, d.Pool, `
-		select proname::text from pg_catalog.pg_proc
+		select distinct proname::text from pg_catalog.pg_proc
 		where pronamespace = 'ojs'::regnamespace and proname !~ '^_' and not proname = any (string_to_array($1, ' '))
 		order by 1`, onlyServers)
 	slices.Sort(got)

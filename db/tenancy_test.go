@@ -216,7 +216,7 @@ func TestNoStatisticsOfTenantsData(t *testing.T) {
 
 // Everything that ojs_tenant may do, in full. Adding a line is a decision.
 var tenantMay = strings.Split(strings.TrimSpace(`
-execute ojs."fetch"(text[],integer,text,integer,text,text,jsonb,text)
+execute ojs."fetch"(text[],integer,text,integer,text,text,anycompatible,text)
 execute ojs._arrivals()
 execute ojs._attempts(integer,jsonb)
 execute ojs._default_tenant()
@@ -244,10 +244,11 @@ execute ojs._no_type()
 execute ojs._type_only(jsonb)
 execute ojs._uuid_v7()
 execute ojs._with_fault(jsonb,text)
-execute ojs.ack(uuid,uuid,json,text,text)
+execute ojs.ack(uuid,uuid,anycompatible,text,text)
 execute ojs.ack_many(uuid[],uuid[],json[],text[],text[],boolean)
 execute ojs.activate(uuid,text)
-execute ojs.beat(text,uuid[],text,integer,text,integer,text,integer,text[],integer,text[],text,jsonb,timestamptz,text,text,jsonb)
+execute ojs.beat(text,uuid[],text,integer,text,integer,text,integer,text[],integer,text[],text,`+
+	`anycompatible,timestamptz,text,text,anycompatible)
 execute ojs.cancel(uuid,text)
 execute ojs.configure_cron(text,boolean,text,text,text,text,text,text)
 execute ojs.cron_info(text,text)
@@ -256,22 +257,28 @@ execute ojs.delete_cron(text,text)
 execute ojs.deregister_worker(text,text)
 execute ojs.direct_worker(text,text,text)
 execute ojs.direct_workers(text,text)
-execute ojs.enqueue(text,json,text,integer,timestamptz,timestamptz,jsonb,jsonb,`+
-	`integer,integer,integer,text[],boolean,json,json,uuid,text)
-execute ojs.enqueue_bulk(text,json[],text,integer,timestamptz,timestamptz,jsonb,jsonb,`+
+execute ojs.enqueue(text,anyelement,text,integer,timestamptz,timestamptz,anycompatible,anycompatible,`+
+	`integer,integer,integer,text[],boolean,anycompatible,anycompatible,uuid,text)
+execute ojs.enqueue(text,text,text,integer,timestamptz,timestamptz,anycompatible,anycompatible,`+
+	`integer,integer,integer,text[],boolean,anycompatible,anycompatible,uuid,text)
+execute ojs.enqueue_bulk(character varying,jsonb[],text,integer,timestamptz,timestamptz,anycompatible,anycompatible,`+
 	`integer,integer,integer,text[],text)
-execute ojs.enqueue_each(json)
-execute ojs.enqueue_many(json,text)
-execute ojs.enqueue_once(text,json,text,bytea)
+execute ojs.enqueue_bulk(character varying,text[],text,integer,timestamptz,timestamptz,anycompatible,anycompatible,`+
+	`integer,integer,integer,text[],text)
+execute ojs.enqueue_bulk(text,json[],text,integer,timestamptz,timestamptz,anycompatible,anycompatible,`+
+	`integer,integer,integer,text[],text)
+execute ojs.enqueue_each(anycompatible)
+execute ojs.enqueue_many(anycompatible,text)
+execute ojs.enqueue_once(text,anycompatible,text,bytea)
 execute ojs.dead_letter_count(text,text,text,timestamptz,timestamptz,text)
 execute ojs.dead_letter_info(uuid,text)
 execute ojs.dead_letter_stats(text)
 execute ojs.dead_letters(text,text,text,timestamptz,timestamptz,integer,integer,text,bigint)
 execute ojs.delete_dead_letter(uuid,text)
 execute ojs.purge_dead_letters(text,text,text,timestamptz,timestamptz,integer,text)
-execute ojs.retry_dead_letter(uuid,json,text)
+execute ojs.retry_dead_letter(uuid,anycompatible,text)
 execute ojs.retry_dead_letters(text,text,text,timestamptz,timestamptz,integer,text)
-execute ojs.retry(uuid,json,text)
+execute ojs.retry(uuid,anycompatible,text)
 execute ojs.failed_count(text,text,text,timestamptz,timestamptz,text)
 execute ojs.retry_many(text,text,text,timestamptz,timestamptz,integer,text)
 execute ojs.events(text[],text[],integer,text)
@@ -281,13 +288,17 @@ execute ojs.job_info(uuid,text)
 execute ojs.help()
 execute ojs.job_results(uuid[],text,bigint)
 execute ojs.job_status(uuid,text)
-execute ojs.nack(uuid,jsonb,uuid,text,boolean,text)
+execute ojs.nack(uuid,anycompatible,uuid,text,boolean,text)
 execute ojs.now()
-execute ojs.put_cron(text,text,text,json,text,text,integer,jsonb,jsonb,integer,integer,integer,text[],json,json,text,text,boolean,text,text)
-execute ojs.register_worker(text,text,integer,text[],integer,text[],text,jsonb,timestamptz,text,text,text,jsonb)
+execute ojs.put_cron(text,text,text,anyelement,text,text,integer,anycompatible,anycompatible,integer,integer,integer,text[],`+
+	`anycompatible,anycompatible,text,text,boolean,text,text)
+execute ojs.put_cron(text,text,text,text,text,text,integer,anycompatible,anycompatible,integer,integer,integer,text[],`+
+	`anycompatible,anycompatible,text,text,boolean,text,text)
+execute ojs.register_worker(text,text,integer,text[],integer,text[],text,anycompatible,timestamptz,`+
+	`text,text,text,anycompatible)
 execute ojs.release(uuid,uuid)
 execute ojs.remove_worker(text,text)
-execute ojs.settle(json,boolean)
+execute ojs.settle(anycompatible,boolean)
 execute ojs.trigger_cron(text,text)
 execute ojs.worker_info(text,text)
 insert ojs.jobs (args, attempt, created_at, enqueued_at, errors, expires_at, extra, finished_at, id, lease_expires_at, max_attempts, `+

@@ -67,13 +67,14 @@ comment on function ojs._map_tenant_role(text, name) is 'Maps a login role to it
 create function ojs.configure(
     p_default_tenant text default null, p_tenant_required boolean default null, p_retention interval default null,
     p_journal_retention interval default null, p_timeout_ms int default null, p_heartbeat_timeout_ms int default null,
-    p_idempotency_window interval default null, p_tenant_fairness jsonb default null,
-    p_unknown_tenants text default null, p_default_retry jsonb default null,
-    p_unsupported text default null
+    p_idempotency_window interval default null, p_tenant_fairness anycompatible default null,
+    p_unknown_tenants text default null, p_default_retry anycompatible default null, p_unsupported text default null
 ) returns ojs.settings
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
+    v_fairness jsonb := p_tenant_fairness::jsonb;
+    v_retry    jsonb := p_default_retry::jsonb;
     v_settings ojs.settings;
 begin
     if p_default_tenant is not null and not ojs._tenant_valid(p_default_tenant) then
@@ -89,10 +90,10 @@ begin
         perform ojs._alone_with_queues();
         perform ojs._check_retention(p_retention, array(select q.queue from ojs.queue q where q.config ? 'retention'));
     end if;
-    perform ojs._check_default_retry(p_default_retry) where p_default_retry is not null;
-    perform ojs._alone_with_queues() where num_nonnulls(p_unknown_tenants, p_default_retry) > 0;
-    if p_tenant_fairness is not null then
-        perform ojs._check_fairness(p_tenant_fairness, false);
+    perform ojs._check_default_retry(v_retry) where v_retry is not null;
+    perform ojs._alone_with_queues() where num_nonnulls(p_unknown_tenants, v_retry) > 0;
+    if v_fairness is not null then
+        perform ojs._check_fairness(v_fairness, false);
         perform ojs._alone_with_queues();
     end if;
     update ojs.settings s
@@ -100,22 +101,22 @@ begin
         retention = coalesce(p_retention, s.retention), journal_retention = coalesce(p_journal_retention, s.journal_retention),
         timeout_ms = coalesce(p_timeout_ms, s.timeout_ms), heartbeat_timeout_ms = coalesce(p_heartbeat_timeout_ms, s.heartbeat_timeout_ms),
         idempotency_window = coalesce(p_idempotency_window, s.idempotency_window),
-        tenant_fairness = coalesce(p_tenant_fairness - 'weights', s.tenant_fairness),
+        tenant_fairness = coalesce(v_fairness - 'weights', s.tenant_fairness),
         unknown_tenants = coalesce(p_unknown_tenants, s.unknown_tenants),
-        default_retry = nullif(coalesce(p_default_retry, s.default_retry), '{}'),
+        default_retry = nullif(coalesce(v_retry, s.default_retry), '{}'),
         unsupported = coalesce(p_unsupported, s.unsupported)
     returning * into v_settings;
     if p_retention is not null then
         perform pg_notify('ojs_wake', 'upkeep');
     end if;
     perform ojs._arm_barred() where p_unknown_tenants is not null;
-    perform ojs._arm_defaults() where p_default_retry is not null;
-    perform ojs._share_by('', p_tenant_fairness) where p_tenant_fairness is not null;
+    perform ojs._arm_defaults() where v_retry is not null;
+    perform ojs._share_by('', v_fairness) where v_fairness is not null;
     return v_settings;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs.configure(text, boolean, interval, interval, int, int, interval, jsonb, text, jsonb, text) is
+comment on function ojs.configure(text, boolean, interval, interval, int, int, interval, anycompatible, text, anycompatible, text) is
 'Changes deployment settings and returns them; a null argument leaves its setting as it is. p_default_tenant: tenant of jobs that name
 none (default _default). p_tenant_required: refuse such jobs instead (default false). p_retention: how long jobs are kept after they have
 ended (default 7 days; 10 seconds to 36500 days; 0: until an operator drops them). p_journal_retention: how long the journal is kept

@@ -8,7 +8,7 @@ set local check_function_bodies = off;
 -- Waits for the decision under way, and locks ojs.lane until the end of the transaction.
 -- Writes pool and notice; takes back what was decided ahead, and the times of tenants in tenant_fairness and level.
 -- +goose StatementBegin
-create function ojs.configure_pool(p_pool text, p_config jsonb) returns ojs.pool
+create function ojs.configure_pool(p_pool text, p_config anycompatible) returns ojs.pool
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -21,7 +21,7 @@ begin
             '{"field": "transaction_isolation"}');
     end if;
     perform ojs._check_pool_name(p_pool, true);
-    v_new := ojs._read_pool(p_pool, p_config);
+    v_new := ojs._read_pool(p_pool, p_config::jsonb);
     perform ojs._stop_ahead();
     perform ojs._check_isolated(v_new);
     select * into v_old from ojs.pool p where p.name = p_pool;
@@ -38,7 +38,7 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs.configure_pool(text, jsonb) is
+comment on function ojs.configure_pool(text, anycompatible) is
 'Sets what holds for the workers of a pool, as a whole: what p_config leaves out has its default. queues: whose jobs they get (default
 all); concurrency: how many jobs they may run at once, together (1 to 1000000; default as many as there are); strategy: strict,
 round-robin, weighted or least-loaded, and weights such as {"mail": 3} (default: as each FETCH asks); isolated: workers of other pools get
@@ -53,25 +53,26 @@ dispatch. Needs read committed. Raises invalid_request, validation_error, confli
 -- Configures the pools of a document.
 -- Locks and writes what ojs.configure_pool does.
 -- +goose StatementBegin
-create function ojs.configure_pools(p_document jsonb) returns setof ojs.pool
+create function ojs.configure_pools(p_document anycompatible) returns setof ojs.pool
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_pool jsonb;
+    v_document jsonb := p_document::jsonb;
+    v_pool     jsonb;
 begin
-    if jsonb_typeof(p_document -> 'pool') = 'object' and not p_document ? 'pools' then
-        p_document := jsonb_build_object('pools', jsonb_build_array(p_document -> 'pool'));
+    if jsonb_typeof(v_document -> 'pool') = 'object' and not v_document ? 'pools' then
+        v_document := jsonb_build_object('pools', jsonb_build_array(v_document -> 'pool'));
     end if;
-    if jsonb_typeof(p_document -> 'pools') is distinct from 'array' then
+    if jsonb_typeof(v_document -> 'pools') is distinct from 'array' then
         perform ojs._raise('OJ400', 'the document must be {"pool": {...}} or {"pools": [...]}', '{"field": "pools"}');
     end if;
-    for v_pool in select jsonb_array_elements(p_document -> 'pools') loop
+    for v_pool in select jsonb_array_elements(v_document -> 'pools') loop
         return next ojs.configure_pool(v_pool ->> 'name', v_pool);
     end loop;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs.configure_pools(jsonb) is
+comment on function ojs.configure_pools(anycompatible) is
 'ojs.configure_pool for each pool of a document, {"pool": {...}} or {"pools": [...]}, whose pools have their names in them; all or none.
 Returns the pools. Raises what ojs.configure_pool raises.';
 

@@ -7,25 +7,26 @@ set local check_function_bodies = off;
 -- Writes job, journal; timer for a job that is scheduled or expires.
 -- +goose StatementBegin
 create function ojs.enqueue(
-    p_type text, p_args json default '[]', p_queue text default 'default', p_priority int default 0,
-    p_scheduled_at timestamptz default null, p_expires_at timestamptz default null, p_meta jsonb default '{}', p_retry jsonb default null,
-    p_max_attempts int default null, p_timeout_ms int default null, p_visibility_timeout_ms int default null, p_tags text[] default null,
-    p_pending boolean default false, p_options json default null, p_extra json default null, p_id uuid default null,
-    p_tenant text default null
+    p_type text, p_args text default '[]', p_queue text default 'default', p_priority int default 0,
+    p_scheduled_at timestamptz default null, p_expires_at timestamptz default null, p_meta anycompatible default '{}',
+    p_retry anycompatible default null, p_max_attempts int default null, p_timeout_ms int default null,
+    p_visibility_timeout_ms int default null, p_tags text[] default null, p_pending boolean default false,
+    p_options anycompatible default null, p_extra anycompatible default null, p_id uuid default null, p_tenant text default null
 ) returns ojs.job
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_tenant text := case when ojs._trusted() then p_tenant else ojs._session_tenant(p_tenant) end;
     v_now    timestamptz := ojs.now();
+    v_args   json := p_args::json;
     v_made   record;
 begin
     -- PostgreSQL prepares each expression anew in every transaction. An ordinary job takes this branch, which has few of them.
     if num_nonnulls(p_tags, p_retry, p_options, p_extra, p_scheduled_at, p_expires_at, p_timeout_ms, p_visibility_timeout_ms, p_id,
-            p_max_attempts) = 0 and not p_pending and ojs._bare_job(v_tenant, p_type, p_queue, p_priority, p_args, p_meta) then
+            p_max_attempts) = 0 and not p_pending and ojs._bare_job(v_tenant, p_type, p_queue, p_priority, v_args, p_meta::jsonb) then
         with made as (
             insert into ojs.job (enqueued_at, created_at, tenant_id, queue, type, priority, args)
-            values (v_now, v_now, v_tenant, p_queue, p_type, p_priority, p_args)
+            values (v_now, v_now, v_tenant, p_queue, p_type, p_priority, v_args)
             returning *
         ), noted as (
             insert into ojs.journal (tenant_id, queue, priority, to_state, jobs, lo, hi, at)
@@ -34,28 +35,30 @@ begin
         select m as job, exists (select from ojs.waiter w where w.queue = p_queue) as awaited,
             (select s.limits from ojs.settings s) as limits into v_made from made m;
         if v_made.limits then
-            perform ojs._admit_one(v_tenant, p_queue, 'available', ojs._size(p_args, p_meta));
+            perform ojs._admit_one(v_tenant, p_queue, 'available', ojs._size(v_args, p_meta::jsonb));
         end if;
         if v_made.awaited then
             perform ojs._notify(array[p_queue]);
         end if;
         return v_made.job;
     end if;
-    return ojs._enqueue_one(p_type, p_args, p_queue, p_priority, p_scheduled_at, p_expires_at, p_meta, p_retry,
-        ojs._attempts(p_max_attempts, p_retry), p_timeout_ms, p_visibility_timeout_ms, p_tags, p_pending, p_options, p_extra, p_id,
-        coalesce(v_tenant, ojs._unnamed_tenant(p_meta)), v_now);
+    return ojs._enqueue_one(p_type, v_args, p_queue, p_priority, p_scheduled_at, p_expires_at, p_meta::jsonb, p_retry::jsonb,
+        ojs._attempts(p_max_attempts, p_retry::jsonb), p_timeout_ms, p_visibility_timeout_ms, p_tags, p_pending,
+        p_options::json, p_extra::json, p_id, coalesce(v_tenant, ojs._unnamed_tenant(p_meta::jsonb)), v_now);
 end;
 $$;
 -- +goose StatementEnd
 comment on function ojs.enqueue(
-    text, json, text, int, timestamptz, timestamptz, jsonb, jsonb, int, int, int, text[], boolean, json, json, uuid, text) is
+    text, text, text, int, timestamptz, timestamptz, anycompatible, anycompatible, int, int, int, text[], boolean, anycompatible,
+    anycompatible, uuid, text) is
 'Enqueues one job in the caller''s transaction and returns it (ojs-core section 7.1). It exists when the transaction commits, and then
-wakes a waiting worker. p_scheduled_at in the future: scheduled; p_pending: pending until ojs.activate; else available. p_retry: retry
-policy (ojs-retry), p_max_attempts overrides its max_attempts; default 3. p_timeout_ms, p_visibility_timeout_ms: milliseconds. p_options,
-p_extra: JSON objects kept byte for byte. p_id: a UUIDv7 of the caller''s, of at most a day ahead, else one is made. p_tenant: a
-tenant''s login role needs none; others name it here or in p_meta ->> ''tenant_id'', else the default tenant. Raises invalid_request,
-invalid_payload, validation_error, payload_too_large (field in the detail), duplicate, TENANT_REQUIRED, TENANT_ACCESS_DENIED,
-TENANT_MISMATCH, TENANT_SUSPENDED, TENANT_UNKNOWN, TENANT_LIMIT_EXCEEDED, QUEUE_FULL.';
+wakes a waiting worker. p_args, p_meta, p_retry, p_options and p_extra are json, jsonb or text, all but p_args of one type; as json or
+text p_args, p_options and p_extra are kept byte for byte. p_scheduled_at in the future: scheduled; p_pending: pending until
+ojs.activate; else available. p_retry: retry policy (ojs-retry), p_max_attempts overrides its max_attempts; default 3. p_timeout_ms,
+p_visibility_timeout_ms: milliseconds. p_options, p_extra: JSON objects. p_id: a UUIDv7 of the caller''s, of at most a day ahead, else
+one is made. p_tenant: a tenant''s login role needs none; others name it here or in p_meta ->> ''tenant_id'', else the default tenant.
+Raises invalid_request, invalid_payload, validation_error, payload_too_large (field in the detail), duplicate, TENANT_REQUIRED,
+TENANT_ACCESS_DENIED, TENANT_MISMATCH, TENANT_SUSPENDED, TENANT_UNKNOWN, TENANT_LIMIT_EXCEEDED, QUEUE_FULL.';
 
 -- +goose StatementBegin
 create function ojs._enqueue_one(

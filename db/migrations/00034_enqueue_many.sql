@@ -13,15 +13,17 @@ raised: sqlstate, message, detail; then the columns of the job are null.';
 -- Locks nothing; with ids in it, waits for transactions that are adding the same ids.
 -- Writes job, journal; timer for jobs that are scheduled or expire.
 -- +goose StatementBegin
-create function ojs.enqueue_many(p_jobs json, p_tenant text default null) returns setof ojs.job
+create function ojs.enqueue_many(p_jobs anycompatible, p_tenant text default null) returns setof ojs.job
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_jobs json := p_jobs::json;
 begin
-    return query select * from ojs._insert_all(ojs._read_jobs(p_jobs), p_tenant);
+    return query select * from ojs._insert_all(ojs._read_jobs(v_jobs), p_tenant);
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs.enqueue_many(json, text) is
+comment on function ojs.enqueue_many(anycompatible, text) is
 'Enqueues 1 to 10000 jobs, all or none, in the caller''s transaction, and returns them in the order given. p_jobs: a JSON array of objects
 whose keys are the names of ojs.enqueue''s parameters without p_ (type, args, queue, ...), of which only type must be there; scheduled_at
 and expires_at may be + and an ISO 8601 duration from now on (+PT90S). Raises what ojs.enqueue raises; the detail names index and field.';
@@ -30,18 +32,20 @@ and expires_at may be + and an ISO 8601 duration from now on (+PT90S). Raises wh
 -- Locks nothing; with ids in it, waits for transactions that are adding the same ids.
 -- Writes job, journal; timer for jobs that are scheduled or expire.
 -- +goose StatementBegin
-create function ojs.enqueue_each(p_jobs json) returns setof ojs._outcome
+create function ojs.enqueue_each(p_jobs anycompatible) returns setof ojs._outcome
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_jobs json := p_jobs::json;
 begin
     return query
     select o.*
-    from ojs._insert_jobs(ojs._read_jobs(p_jobs), null, true) o
+    from ojs._insert_jobs(ojs._read_jobs(v_jobs), null, true) o
     order by o.n;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs.enqueue_each(json) is
+comment on function ojs.enqueue_each(anycompatible) is
 'Enqueues 1 to 10000 jobs of which each succeeds or fails by itself, and returns one row per job in the order given: n from 0, then either
 the job, or sqlstate, message and detail of what ojs.enqueue_many would raise about it. p_jobs as for ojs.enqueue_many, each naming its
 own tenant. Raises invalid_request when p_jobs as a whole is malformed. A job with the id of one that another transaction is just adding

@@ -250,13 +250,16 @@ comment on function ojs._remind(ojs.timer_kind, timestamptz[], text[], uuid[]) i
 -- +goose StatementBegin
 create function ojs.enqueue_bulk(
     p_type text, p_args json[], p_queue text default 'default', p_priority int default 0, p_scheduled_at timestamptz default null,
-    p_expires_at timestamptz default null, p_meta jsonb default '{}', p_retry jsonb default null, p_max_attempts int default null,
-    p_timeout_ms int default null, p_visibility_timeout_ms int default null, p_tags text[] default null, p_tenant text default null
+    p_expires_at timestamptz default null, p_meta anycompatible default '{}', p_retry anycompatible default null,
+    p_max_attempts int default null, p_timeout_ms int default null, p_visibility_timeout_ms int default null, p_tags text[] default null,
+    p_tenant text default null
 ) returns setof uuid
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_tenant text := coalesce(ojs._session_tenant(p_tenant), ojs._unnamed_tenant(p_meta));
+    v_meta   jsonb := p_meta::jsonb;
+    v_retry  jsonb := p_retry::jsonb;
+    v_tenant text := coalesce(ojs._session_tenant(p_tenant), ojs._unnamed_tenant(v_meta));
     v_n      int[] := array[cardinality(p_args)];
     v_jobs   ojs._new_jobs;
 begin
@@ -264,16 +267,16 @@ begin
         perform ojs._raise('OJ400', 'args must hold between 1 and 10000 arrays, one for each job', '{"field": "args"}');
     end if;
     -- Below, null in a list stands for the default. Here a null is one parameter for all jobs and a mistake, which this check raises.
-    perform ojs._check_job(v_tenant, null, p_type, p_queue, p_priority, ojs._attempts(p_max_attempts, p_retry), p_scheduled_at,
-        p_expires_at, p_timeout_ms, p_visibility_timeout_ms, p_tags, '[]', p_meta, p_retry, null, null);
+    perform ojs._check_job(v_tenant, null, p_type, p_queue, p_priority, ojs._attempts(p_max_attempts, v_retry), p_scheduled_at,
+        p_expires_at, p_timeout_ms, p_visibility_timeout_ms, p_tags, '[]', v_meta, v_retry, null, null);
     v_jobs.types := array_fill(p_type, v_n);
     v_jobs.args := p_args;
     v_jobs.queues := array_fill(p_queue, v_n);
     v_jobs.priorities := case when p_priority <> 0 then array_fill(p_priority, v_n) end;
     v_jobs.scheduled_at := case when p_scheduled_at is not null then array_fill(ojs._utc(p_scheduled_at), v_n) end;
     v_jobs.expires_at := case when p_expires_at is not null then array_fill(ojs._utc(p_expires_at), v_n) end;
-    v_jobs.metas := case when p_meta <> '{}' then array_fill(p_meta, v_n) end;
-    v_jobs.retries := case when p_retry is not null then array_fill(p_retry, v_n) end;
+    v_jobs.metas := case when v_meta <> '{}' then array_fill(v_meta, v_n) end;
+    v_jobs.retries := case when v_retry is not null then array_fill(v_retry, v_n) end;
     v_jobs.max_attempts := case when p_max_attempts is not null then array_fill(p_max_attempts, v_n) end;
     v_jobs.timeouts_ms := case when p_timeout_ms is not null then array_fill(p_timeout_ms, v_n) end;
     v_jobs.visibility_timeouts_ms := case when p_visibility_timeout_ms is not null then array_fill(p_visibility_timeout_ms, v_n) end;
@@ -283,7 +286,7 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs.enqueue_bulk(
-    text, json[], text, int, timestamptz, timestamptz, jsonb, jsonb, int, int, int, text[], text) is
+    text, json[], text, int, timestamptz, timestamptz, anycompatible, anycompatible, int, int, int, text[], text) is
 'Enqueues 1 to 10000 jobs that differ in their args only, all or none, in the caller''s transaction: the fastest way to enqueue many.
 Returns their ids in the order of p_args; the other parameters are those of ojs.enqueue. Raises what ojs.enqueue raises; the detail of a
 problem with args names index and field.';

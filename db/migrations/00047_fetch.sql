@@ -96,17 +96,20 @@ ojs.fetch raises.';
 -- +goose StatementBegin
 create function ojs.fetch(
     p_queues text[], p_count int default 1, p_worker_id text default null, p_visibility_timeout_ms int default null,
-    p_tenant text default null, p_strategy text default null, p_weights jsonb default null, p_pool text default null
+    p_tenant text default null, p_strategy text default null, p_weights anycompatible default null,
+    p_pool text default null
 ) returns setof ojs.job
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_weights jsonb := p_weights::jsonb;
 begin
-    return query select * from ojs._fetch_one(p_queues, p_count, p_worker_id, p_visibility_timeout_ms, p_tenant, p_strategy, p_weights,
+    return query select * from ojs._fetch_one(p_queues, p_count, p_worker_id, p_visibility_timeout_ms, p_tenant, p_strategy, v_weights,
         p_pool);
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs.fetch(text[], int, text, int, text, text, jsonb, text) is
+comment on function ojs.fetch(text[], int, text, int, text, text, anycompatible, text) is
 'Hands out up to p_count jobs (1 to 10000) of the queues and returns them in fair order (ojs-core section 7.2): highest effective priority
 of a queue first, within it tenants by weight, within a tenant first in first out. Over several queues by p_strategy: round-robin (one from
 each in turn, the default), weighted (by p_weights, such as {"mail": 3}; 1 for those not in it, 1 to 1000000), strict (in the order listed:

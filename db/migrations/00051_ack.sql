@@ -7,20 +7,23 @@ set local check_function_bodies = off;
 -- Writes job, journal.
 -- +goose StatementBegin
 create function ojs.ack(
-    p_id uuid, p_lease uuid default null, p_result json default null, p_worker_id text default null, p_tenant text default null
+    p_id uuid, p_lease uuid default null, p_result anycompatible default null, p_worker_id text default null,
+    p_tenant text default null
 ) returns ojs.job
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_tenant  text;
+    v_result  json;
     v_refusal ojs.refusal;
     v_job     ojs.job;
     v_counts  boolean;
 begin
-    if p_result is not null and not ojs._plain_json(p_result) then
-        v_refusal := ojs._result_refusal(p_result);
-        if v_refusal is not null then
-            perform ojs._raise(v_refusal.sqlstate, v_refusal.message, v_refusal.detail);
+    if p_result is not null then
+        v_result := p_result::json;
+        if not ojs._plain_json(v_result) then
+            v_refusal := ojs._result_refusal(v_result);
+            perform ojs._raise(v_refusal.sqlstate, v_refusal.message, v_refusal.detail) where v_refusal is not null;
         end if;
     end if;
     if p_tenant is not null or not ojs._trusted() then
@@ -30,7 +33,7 @@ begin
         -- Conditions like "p_lease is null or ..." would make plans for known parameters look cheaper than the generic one, and PostgreSQL
         -- would plan every call anew.
         update ojs.job j
-        set state = 'completed', finished_at = ojs.now(), lease = null, lease_expires_at = null, result = p_result
+        set state = 'completed', finished_at = ojs.now(), lease = null, lease_expires_at = null, result = v_result
         where j.id = p_id and (j.tenant_id = v_tenant) is not false and ojs._holds(j.state, j.lease, j.worker_id, p_lease, p_worker_id)
           -- A lease tells the job by itself, because no two jobs have the same. Without one, an id that two tenants use is refused.
           and (j.tenant_id = v_tenant or j.lease = p_lease
@@ -52,7 +55,7 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs.ack(uuid, uuid, json, text, text) is
+comment on function ojs.ack(uuid, uuid, anycompatible, text, text) is
 'Completes an active job and returns it (ojs-core section 7.3). Works in the caller''s own transaction: the rows the job produced and its
 completion commit together. p_lease: the token ojs.fetch returned, or p_worker_id: either proves that the caller still holds the
 job; with neither the running attempt is completed, counted as unfenced. p_result: any JSON up to 1048576 bytes, kept byte for byte. Raises
@@ -123,9 +126,9 @@ $$;
 -- +goose StatementEnd
 comment on function ojs.ack_many(uuid[], uuid[], json[], text[], text[], boolean) is
 'Completes many active jobs as ojs.ack does, in the caller''s own transaction, and returns those it completed with their place (from 1) in
-p_ids, and with p_jobs each job as it is then. The other arrays are in step with p_ids or empty. A job that is not returned was not
-completed: it is not active, another holds it, it is locked at this moment, its id is unknown or ambiguous, or its result wants a closer
-look; ojs.ack and ojs.settle say which. At most 10000. Waits for nothing.';
+p_ids, and with p_jobs each job as it is then. The other arrays are in step with p_ids or empty; jsonb[] and text[] need p_results::json[].
+A job that is not returned was not completed: it is not active, another holds it, it is locked at this moment, its id is unknown or
+ambiguous, or its result wants a closer look; ojs.ack and ojs.settle say which. At most 10000. Waits for nothing.';
 
 -- +goose StatementBegin
 create function ojs._result_refusal(p_result json) returns ojs.refusal

@@ -7,13 +7,14 @@ set local check_function_bodies = off;
 -- Writes the job and what ojs._book writes.
 -- +goose StatementBegin
 create function ojs.nack(
-    p_id uuid, p_error jsonb, p_lease uuid default null, p_worker_id text default null, p_requeue boolean default false,
+    p_id uuid, p_error anycompatible, p_lease uuid default null, p_worker_id text default null, p_requeue boolean default false,
     p_tenant text default null
 ) returns ojs.job
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_refusal ojs.refusal := ojs._error_refusal(p_error);
+    v_error   jsonb := p_error::jsonb;
+    v_refusal ojs.refusal := ojs._error_refusal(v_error);
     v_old     ojs.job;
     v_job     ojs.job;
     v_entry   jsonb;
@@ -24,7 +25,7 @@ begin
         perform ojs._raise(v_refusal.sqlstate, v_refusal.message, v_refusal.detail);
     end if;
     v_old := ojs._held_job(p_id, ojs._session_tenant(p_tenant), p_lease, p_worker_id, 'fail');
-    v_entry := ojs._error_entry(p_error, v_old.attempt, v_old.worker_id, v_now);
+    v_entry := ojs._error_entry(v_error, v_old.attempt, v_old.worker_id, v_now);
     v_to := ojs._failed_state(v_entry, p_requeue, v_old.attempt, v_old.max_attempts, v_old.retry);
     update ojs.job j
     set state = v_to, lease = null, lease_expires_at = null, errors = ojs._errors_with(j.errors, v_entry),
@@ -40,7 +41,7 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs.nack(uuid, jsonb, uuid, text, boolean, text) is
+comment on function ojs.nack(uuid, anycompatible, uuid, text, boolean, text) is
 'Reports that an active job failed and returns it (ojs-core section 7.4): retryable, to come back at retry_at by its retry
 policy; discarded, when attempts are exhausted, p_error ->> ''retryable'' is false or the policy lists its code or type as non-retryable,
 or the code is DISCARD, FAIL or DEAD_LETTER, and then kept in the dead letter queue if the policy says on_exhaustion dead_letter or the

@@ -20,17 +20,18 @@ refused.';
 -- Locks the rows of the jobs in the order of their ids, and passes over those that others have locked.
 -- Writes the jobs and what ojs._book writes.
 -- +goose StatementBegin
-create function ojs.settle(p_settlements json, p_jobs boolean default true) returns setof ojs._outcome
+create function ojs.settle(p_settlements anycompatible, p_jobs boolean default true) returns setof ojs._outcome
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_now timestamptz := ojs.now();
     v_own text := ojs._session_tenant(null);
+    v_all json := p_settlements::json;
 begin
-    perform ojs._check_settlements(p_settlements);
+    perform ojs._check_settlements(v_all);
     return query
     with judged as materialized (
-        select v.* from ojs._judge(p_settlements, v_own, v_now) v
+        select v.* from ojs._judge(v_all, v_own, v_now) v
     ), settled as (
         update ojs.job j
         set state = w.to_state, lease = null, lease_expires_at = null,
@@ -64,7 +65,7 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs.settle(json, boolean) is
+comment on function ojs.settle(anycompatible, boolean) is
 'Acknowledges and fails 1 to 10000 jobs, each for itself, and returns one row per element in the order given: n from 0, then either the
 job as it is now, or sqlstate, message and detail of what ojs.ack or ojs.nack would raise. p_settlements: a JSON array of {id, lease,
 worker_id, tenant, result, error, requeue}; with error it is a nack, else an ack. Never waits: a job that another transaction has locked

@@ -28,25 +28,30 @@ blocker); missed: how many earlier times it stands for; manual: triggered by han
 -- Writes ojs.cron, and ojs.timer when the schedule is new.
 -- +goose StatementBegin
 create function ojs.put_cron(
-    p_name text, p_expression text, p_type text, p_args json default '[]', p_timezone text default 'UTC',
-    p_queue text default 'default', p_priority int default 0, p_meta jsonb default '{}', p_retry jsonb default null,
+    p_name text, p_expression text, p_type text, p_args text default '[]', p_timezone text default 'UTC',
+    p_queue text default 'default', p_priority int default 0, p_meta anycompatible default '{}', p_retry anycompatible default null,
     p_max_attempts int default null, p_timeout_ms int default null, p_visibility_timeout_ms int default null,
-    p_tags text[] default null, p_options json default null, p_extra json default null,
+    p_tags text[] default null, p_options anycompatible default null, p_extra anycompatible default null,
     p_overlap_policy text default 'skip', p_catch_up text default 'once',
     p_enabled boolean default null, p_description text default null, p_tenant text default null
 ) returns ojs.cron
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_tenant text := coalesce(ojs._session_tenant(p_tenant), ojs._unnamed_tenant(p_meta));
-    v_now    timestamptz := ojs.now();
-    v_meta   jsonb := case when jsonb_typeof(p_meta) = 'object' then ojs._cron_meta(p_meta, p_name, v_now, v_now) else p_meta end;
-    v_old    ojs.cron;
-    v_cron   ojs.cron;
+    v_tenant  text := coalesce(ojs._session_tenant(p_tenant), ojs._unnamed_tenant(p_meta::jsonb));
+    v_now     timestamptz := ojs.now();
+    v_args    json := p_args::json;
+    v_meta    jsonb := p_meta::jsonb;
+    v_whole   jsonb := case when jsonb_typeof(v_meta) = 'object' then ojs._cron_meta(v_meta, p_name, v_now, v_now) else v_meta end;
+    v_retry   jsonb := p_retry::jsonb;
+    v_options json := p_options::json;
+    v_extra   json := p_extra::json;
+    v_old     ojs.cron;
+    v_cron    ojs.cron;
 begin
     perform ojs._check_cron(p_name, p_expression, p_timezone, p_overlap_policy, p_catch_up, p_description);
-    perform ojs._check_job(v_tenant, null, p_type, p_queue, p_priority, coalesce(p_max_attempts, ojs._retry_max_attempts(p_retry), 3),
-        null, null, p_timeout_ms, p_visibility_timeout_ms, p_tags, p_args, v_meta, p_retry, p_options, p_extra);
+    perform ojs._check_job(v_tenant, null, p_type, p_queue, p_priority, coalesce(p_max_attempts, ojs._retry_max_attempts(v_retry), 3),
+        null, null, p_timeout_ms, p_visibility_timeout_ms, p_tags, v_args, v_whole, v_retry, v_options, v_extra);
     select * into v_old from ojs.cron c where c.tenant_id = v_tenant and c.name = p_name for update;
     insert into ojs.cron as c (
         tenant_id, name, enabled, expression, timezone, overlap_policy, catch_up, description,
@@ -57,14 +62,14 @@ begin
         v_tenant, p_name, coalesce(p_enabled, true), p_expression, p_timezone, p_overlap_policy, p_catch_up, p_description,
         v_now, v_now, v_now,
         p_type, p_queue, p_priority, p_max_attempts, p_timeout_ms, p_visibility_timeout_ms,
-        p_tags, p_args, p_meta, p_retry, p_options, p_extra)
+        p_tags, v_args, v_meta, v_retry, v_options, v_extra)
     on conflict (tenant_id, name) do update
     set rev = c.rev + 1, enabled = coalesce(p_enabled, c.enabled), expression = p_expression, timezone = p_timezone,
         overlap_policy = p_overlap_policy, catch_up = p_catch_up, description = p_description,
         updated_at = greatest(v_now, c.created_at + interval '1 microsecond'),
         type = p_type, queue = p_queue, priority = p_priority, max_attempts = p_max_attempts, timeout_ms = p_timeout_ms,
-        visibility_timeout_ms = p_visibility_timeout_ms, tags = p_tags, args = p_args, meta = p_meta, retry = p_retry,
-        options = p_options, extra = p_extra
+        visibility_timeout_ms = p_visibility_timeout_ms, tags = p_tags, args = v_args, meta = v_meta, retry = v_retry,
+        options = v_options, extra = v_extra
     returning * into v_cron;
     if v_old.name is null then
         perform ojs._limit_crons(v_tenant);
@@ -74,7 +79,8 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs.put_cron(
-    text, text, text, json, text, text, int, jsonb, jsonb, int, int, int, text[], json, json, text, text, boolean, text, text) is
+    text, text, text, text, text, text, int, anycompatible, anycompatible, int, int, int, text[], anycompatible, anycompatible,
+    text, text, boolean, text, text) is
 'Registers a cron job, or changes the one of that name (ojs-cron section 8.1), and returns it; created_at = updated_at: it is new.
 p_expression: five fields, six with seconds first, @daily and its like, or @every 1h30m; p_timezone: an IANA name. p_overlap_policy:
 skip, allow, cancel_previous, enqueue (section 6); p_catch_up: once or skip what was due more than a minute ago. p_enabled null: on, or

@@ -200,12 +200,12 @@ begin
     end if;
     -- One subtransaction for both: when the new job is refused, those before it go on.
     perform ojs.cancel(o.id, p_cron.tenant_id) from unnest(p_open) o(id) where p_cron.overlap_policy = 'cancel_previous';
-    perform ojs.enqueue(p_cron.type, p_cron.args, p_cron.queue, p_cron.priority,
-        p_meta => v_meta, p_retry => p_cron.retry,
+    perform ojs.enqueue(p_cron.type, p_cron.args::text, p_cron.queue, p_cron.priority,
+        p_meta => v_meta::text, p_retry => p_cron.retry::text,
         p_max_attempts => p_cron.max_attempts, p_timeout_ms => p_cron.timeout_ms,
         p_visibility_timeout_ms => coalesce(p_cron.visibility_timeout_ms, 600000), p_tags => p_cron.tags,
-        p_pending => ojs._waits_for_run(p_cron, p_open), p_options => p_cron.options, p_extra => p_cron.extra,
-        p_id => p_run.job_id, p_tenant => p_cron.tenant_id);
+        p_pending => ojs._waits_for_run(p_cron, p_open), p_options => p_cron.options::text,
+        p_extra => p_cron.extra::text, p_id => p_run.job_id, p_tenant => p_cron.tenant_id);
     return v_run;
 exception when others then
     get stacked diagnostics v_state = returned_sqlstate, v_run.message = message_text;

@@ -9,15 +9,15 @@ set local check_function_bodies = off;
 -- Locks the job row.
 -- Writes ojs.job (and ojs.dead_job, if it lay there), ojs.dead_letter, the journal, and ojs.timer for expires_at.
 -- +goose StatementBegin
-create function ojs.retry_dead_letter(p_id uuid, p_override json default null, p_tenant text default null) returns ojs.job
+create function ojs.retry_dead_letter(p_id uuid, p_override anycompatible default null, p_tenant text default null) returns ojs.job
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
-    return ojs._retry_one(ojs._lock_dead(p_id, ojs._session_tenant(p_tenant)), p_override);
+    return ojs._retry_one(ojs._lock_dead(p_id, ojs._session_tenant(p_tenant)), p_override::json);
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs.retry_dead_letter(uuid, json, text) is
+comment on function ojs.retry_dead_letter(uuid, anycompatible, text) is
 'Takes a job out of the dead letter queue and returns it (ojs-dead-letter section 6.1): available at once, behind what is available,
 attempt 0, its errors kept, its place in the fair order that of a new job. p_override: an object of attributes to change before (section
 6.3): queue, priority, args, meta (merged), retry (merged), max_attempts, expires_at (null: never). Raises not_found, ambiguous_job,

@@ -46,8 +46,8 @@ create function ojs.beat(
     p_worker_id text, p_ids uuid[] default '{}', p_state text default null, p_visibility_timeout_ms int default null,
     p_tenant text default null, p_active int default null,
     p_hostname text default null, p_pid int default null, p_queues text[] default null, p_concurrency int default null,
-    p_labels text[] default null, p_version text default null, p_metadata jsonb default null, p_started_at timestamptz default null,
-    p_pool text default null, p_strategy text default null, p_weights jsonb default null
+    p_labels text[] default null, p_version text default null, p_metadata anycompatible default null,
+    p_started_at timestamptz default null, p_pool text default null, p_strategy text default null, p_weights anycompatible default null
 ) returns ojs.beat
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -57,8 +57,8 @@ declare
     v_worker   ojs.worker;
     v_extended uuid[];
 begin
-    v_says := ojs._worker_says(p_worker_id, p_hostname, p_pid, p_queues, p_concurrency, p_labels, p_version, p_metadata, p_started_at,
-        p_pool, p_strategy, p_weights);
+    v_says := ojs._worker_says(p_worker_id, p_hostname, p_pid, p_queues, p_concurrency, p_labels, p_version,
+        p_metadata::jsonb, p_started_at, p_pool, p_strategy, p_weights::jsonb);
     perform ojs._check_beat(p_ids, p_state, p_active, p_visibility_timeout_ms, v_tenant);
     v_says.state := case p_state when 'draining' then 'drain' else p_state end;
     v_worker := ojs._record_beat(v_tenant, v_says, coalesce(p_active, cardinality(p_ids)), p_ids);
@@ -70,7 +70,7 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs.beat(
-    text, uuid[], text, int, text, int, text, int, text[], int, text[], text, jsonb, timestamptz, text, text, jsonb) is
+    text, uuid[], text, int, text, int, text, int, text[], int, text[], text, anycompatible, timestamptz, text, text, anycompatible) is
 'ojs.heartbeat with everything a worker may say of itself and be told (ojs-worker-protocol section 4). p_state: what it does, running,
 quiet, drain or terminate; p_active: how many jobs it runs, if not as many as p_ids; p_pool, p_strategy, p_weights: the pool it is in and
 how its FETCHes go over queues, as for ojs.fetch; the rest describes it, and what is null stays as it was. Returns what it is to do and the
@@ -83,9 +83,9 @@ jobs it still holds. A worker that drains, is quiet or ends gets no jobs. Raises
 -- +goose StatementBegin
 create function ojs.register_worker(
     p_worker_id text, p_hostname text default null, p_pid int default null, p_queues text[] default null,
-    p_concurrency int default null, p_labels text[] default null, p_version text default null, p_metadata jsonb default null,
+    p_concurrency int default null, p_labels text[] default null, p_version text default null, p_metadata anycompatible default null,
     p_started_at timestamptz default null, p_tenant text default null,
-    p_pool text default null, p_strategy text default null, p_weights jsonb default null
+    p_pool text default null, p_strategy text default null, p_weights anycompatible default null
 ) returns ojs.beat
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -93,13 +93,14 @@ declare
     v_tenant text := ojs._session_tenant(p_tenant);
     v_says   ojs.worker;
 begin
-    v_says := ojs._worker_says(p_worker_id, p_hostname, p_pid, p_queues, p_concurrency, p_labels, p_version, p_metadata, p_started_at,
-        p_pool, p_strategy, p_weights);
+    v_says := ojs._worker_says(p_worker_id, p_hostname, p_pid, p_queues, p_concurrency, p_labels, p_version,
+        p_metadata::jsonb, p_started_at, p_pool, p_strategy, p_weights::jsonb);
     return ojs._answer_beat(ojs._record_beat(v_tenant, v_says, 0, '{}', true), null);
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs.register_worker(text, text, int, text[], int, text[], text, jsonb, timestamptz, text, text, text, jsonb) is
+comment on function ojs.register_worker(
+    text, text, int, text[], int, text[], text, anycompatible, timestamptz, text, text, text, anycompatible) is
 'Says that a worker has started (ojs-worker-protocol section 3), and returns how often it is to send heartbeats. By strategy least-loaded it
 gets no more jobs at once than its p_concurrency. What was known of a
 worker of that name, and what it was told to do, is forgotten; jobs it still held go back when their leases end. A heartbeat registers,

@@ -9,17 +9,18 @@ set local check_function_bodies = off;
 -- Locks ojs.queue against others who configure, ojs.job for a moment when defaults are set or removed; with tenant_fairness, ojs.lane.
 -- Writes ojs.queue, queue_weight, tenant_fairness, level; makes and drops the trigger job_defaults; takes back what was decided ahead.
 -- +goose StatementBegin
-create function ojs.configure_queue(p_queue text, p_config jsonb default '{}', p_new boolean default false) returns ojs.queue
+create function ojs.configure_queue(p_queue text, p_config anycompatible default '{}', p_new boolean default false) returns ojs.queue
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
+    v_given     jsonb := p_config::jsonb;
     v_queue     ojs.queue;
     v_retention interval;
     -- Tenants may read the configuration of a queue, and are not to see each other's weights.
     v_config    jsonb;
 begin
-    perform ojs._check_queue_config(p_config);
-    v_config := p_config #- '{tenant_fairness, weights}';
+    perform ojs._check_queue_config(v_given);
+    v_config := v_given #- '{tenant_fairness, weights}';
     perform ojs._alone_with_queues();
     -- Asked before that, two calls at once would both find the queue new. 
     if p_new and exists (select from ojs.queue q where q.queue = p_queue and q.updated_at is not null) then
@@ -36,14 +37,14 @@ begin
         perform ojs._check_retention(v_retention, array[p_queue]);
     end if;
     perform ojs._arm_defaults();
-    perform ojs._share_by(p_queue, p_config -> 'tenant_fairness') where p_config ? 'tenant_fairness';
-    perform ojs._bound_queue(p_queue, v_queue.config) where p_config ?| '{max_size,backpressure}';
+    perform ojs._share_by(p_queue, v_given -> 'tenant_fairness') where v_given ? 'tenant_fairness';
+    perform ojs._bound_queue(p_queue, v_queue.config) where v_given ?| '{max_size,backpressure}';
     v_queue.config := ojs._whole_config(p_queue, v_queue.config);
     return v_queue;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs.configure_queue(text, jsonb, boolean) is
+comment on function ojs.configure_queue(text, anycompatible, boolean) is
 'Configures a queue for all tenants, and returns it (ojs-queue-config section 6). p_config: fields that are absent stay as they are, null
 removes one. visibility_timeout: seconds, 1 to 604800; default_timeout: seconds of an attempt; default_retry: a retry policy, taken whole
 by jobs that have none; these are what jobs get that do not say themselves, from now on. retention: {completed, discarded, cancelled},

@@ -9,9 +9,9 @@ create function ojs._job_copied() returns trigger
 language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 begin
-    perform ojs.enqueue(ojs._type_only(to_jsonb(new)), coalesce(new.args, '[]'), coalesce(new.queue, 'default'), coalesce(new.priority, 0),
-        new.scheduled_at, new.expires_at, coalesce(new.meta, '{}'), new.retry, null, new.timeout_ms, new.visibility_timeout_ms, new.tags,
-        false, new.options, new.extra, new.id, new.tenant_id);
+    perform ojs.enqueue(ojs._type_only(to_jsonb(new)), coalesce(new.args::text, '[]'), coalesce(new.queue, 'default'),
+        coalesce(new.priority, 0), new.scheduled_at, new.expires_at, coalesce(new.meta::text, '{}'), new.retry::text, null, new.timeout_ms,
+        new.visibility_timeout_ms, new.tags, false, new.options::text, new.extra::text, new.id, new.tenant_id);
     return new;
 end;
 $$;

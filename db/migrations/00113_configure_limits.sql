@@ -72,12 +72,12 @@ comment on function ojs._limit_json(ojs.limits) is
 -- Locks ojs.queue against others who configure, and ojs.tally_mark; with max_concurrency what ojs.limit_concurrency locks.
 -- Writes quota, stripe, settings, tenant, audit; with max_concurrency what ojs.limit_concurrency writes.
 -- +goose StatementBegin
-create function ojs.configure_limits(p_tenant text, p_limits jsonb, p_queue text default null, p_reason text default null)
+create function ojs.configure_limits(p_tenant text, p_limits anycompatible, p_queue text default null, p_reason text default null)
 returns setof ojs.limits
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_limits jsonb := ojs._limit_fields(p_limits, p_queue);
+    v_limits jsonb := ojs._limit_fields(p_limits::jsonb, p_queue);
     v_queue  text := nullif(ojs._check_scope(p_tenant, p_queue), '');
     v_before text := ojs._because(p_reason);
 begin
@@ -99,7 +99,7 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs.configure_limits(text, jsonb, text, text) is
+comment on function ojs.configure_limits(text, anycompatible, text, text) is
 'Sets limits of a tenant, with p_queue of the tenant in that queue (multi-tenancy section 8), and returns those it has then. p_limits: what
 is absent stays as it is, null removes. max_enqueue_rate: {"limit": 1000, "period": "PT1M", "burst": 1000}, burst by default as limit,
 period PT1S to P31D. max_queue_depth: how many jobs may be available, scheduled or pending. max_scheduled. max_concurrency: as

@@ -71,12 +71,13 @@ comment on column ojs.tiers.reason is 'Why, in the words of whoever changed it l
 -- Locks ojs.queue against others who configure, and ojs.tally_mark; for a weight, a boost or max_concurrency ojs.lane, until the end.
 -- Writes tier, tenant_tier, audit, and what ojs.set_tier writes; notifies the clock.
 -- +goose StatementBegin
-create function ojs.configure_tier(p_tier text, p_config jsonb, p_reason text default null, p_confirm boolean default false)
+create function ojs.configure_tier(p_tier text, p_config anycompatible, p_reason text default null, p_confirm boolean default false)
 returns setof ojs.tiers
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_fields  jsonb := case when p_config <> 'null' then ojs._tier_fields(p_config) end;
+    v_config  jsonb := p_config::jsonb;
+    v_fields  jsonb := case when v_config <> 'null' then ojs._tier_fields(v_config) end;
     v_changed jsonb;
     v_old     ojs.tier;
     v_before  text := ojs._because(p_reason);
@@ -88,7 +89,7 @@ begin
         perform ojs._remove_tier(v_old, p_tier, p_reason, p_confirm), set_config('ojs.reason', v_before, true);
         return;
     end if;
-    insert into ojs.tier as r (name, config, fields, reason) values (p_tier, p_config, v_fields, left(p_reason, 1000))
+    insert into ojs.tier as r (name, config, fields, reason) values (p_tier, v_config, v_fields, left(p_reason, 1000))
     on conflict (name) do update set config = excluded.config, fields = excluded.fields, reason = excluded.reason;
     perform ojs._audit(null, 'tier', p_tier, case when v_old.name is null then 'created' else 'changed' end, v_old.fields, v_fields,
         p_reason);
@@ -107,7 +108,7 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs.configure_tier(text, jsonb, text, boolean) is
+comment on function ojs.configure_tier(text, anycompatible, text, boolean) is
 'Makes or changes a tier, a template of what tenants have (multi-tenancy section 14.1), and returns it. p_config: {"limits": {...},
 "fairness_weight": 10, "priority_boost": 5}, each of them only if the tier is about it; limits as for ojs.configure_limits, without a queue,
 null: none; weight is another name of fairness_weight. The template is taken whole. What has changed in it is copied to the tenants that

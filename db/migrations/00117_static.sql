@@ -28,15 +28,17 @@ grant select on ojs.static_config to ojs_service, ojs_operator;
 -- Writes static_config, and what ojs.configure_tier or ojs.put_tenant write.
 -- +goose StatementBegin
 create function ojs.configure_static(
-    p_kind text, p_name text, p_config jsonb, p_authoritative boolean default false, p_check boolean default false
+    p_kind text, p_name text, p_config anycompatible, p_authoritative boolean default false, p_check boolean default false
 ) returns boolean
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_config jsonb := p_config::jsonb;
 begin
     if p_kind = 'tier' then
-        perform ojs._check_tier(p_name), ojs._tier_fields(p_config);
+        perform ojs._check_tier(p_name), ojs._tier_fields(v_config);
     elsif p_kind = 'tenant' then
-        perform ojs._check_tenant(p_name), ojs._tenant_fields(p_config);
+        perform ojs._check_tenant(p_name), ojs._tenant_fields(v_config);
     else
         perform ojs._raise('OJ400', 'kind must be "tier" or "tenant"', '{"field": "kind"}');
     end if;
@@ -45,21 +47,21 @@ begin
     end if;
     perform ojs._alone_with_queues();
     if p_authoritative is not true and exists (
-            select from ojs.static_config c where c.kind = p_kind and c.name = p_name and c.config = p_config) then
+            select from ojs.static_config c where c.kind = p_kind and c.name = p_name and c.config = v_config) then
         return false;
     end if;
-    insert into ojs.static_config as c (kind, name, config) values (p_kind, p_name, p_config)
+    insert into ojs.static_config as c (kind, name, config) values (p_kind, p_name, v_config)
     on conflict (kind, name) do update set config = excluded.config, at = excluded.at;
     if p_kind = 'tier' then
-        perform ojs.configure_tier(p_name, p_config, 'configuration file');
+        perform ojs.configure_tier(p_name, v_config, 'configuration file');
     else
-        perform ojs.put_tenant(p_name, p_config, 'configuration file');
+        perform ojs.put_tenant(p_name, v_config, 'configuration file');
     end if;
     return true;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs.configure_static(text, text, jsonb, boolean, boolean) is
+comment on function ojs.configure_static(text, text, anycompatible, boolean, boolean) is
 'Applies an entry of a configuration file, and returns whether it did. p_kind tier: as ojs.configure_tier; tenant: {"limits": {...},
 "fairness_weight": 10, "priority_boost": 0, "tier": "standard"}, as ojs.put_tenant. Nothing is done if the same was applied to the same
 before, whatever was changed since, so that this stays, unless p_authoritative says that the file wins. p_check: only says what is wrong.
@@ -69,11 +71,11 @@ Raises what ojs.configure_tier and ojs.put_tenant raise.';
 -- Locks what ojs.configure_tier locks.
 -- Writes what ojs.set_tier writes.
 -- +goose StatementBegin
-create function ojs.put_tenant(p_tenant text, p_config jsonb, p_reason text default null) returns setof ojs.tenant
+create function ojs.put_tenant(p_tenant text, p_config anycompatible, p_reason text default null) returns setof ojs.tenant
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_fields jsonb := ojs._tenant_fields(p_config);
+    v_fields jsonb := ojs._tenant_fields(p_config::jsonb);
     v_before text := ojs._because(p_reason);
 begin
     perform ojs._check_tenant(p_tenant);
@@ -84,7 +86,7 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs.put_tenant(text, jsonb, text) is
+comment on function ojs.put_tenant(text, anycompatible, text) is
 'Configures a tenant in one step, and returns its configuration. p_config: {"tier": "standard", "limits": {...}, "fairness_weight": 10,
 "priority_boost": 0}, each of them only if it is to be set; weight is another name of fairness_weight, and limits, as for
 ojs.configure_limits, may stand at the top, too. A tier is given as by ojs.set_tier, null takes it away, and what stands beside it goes

@@ -9,7 +9,7 @@ set local check_function_bodies = off;
 -- Locks the job row.
 -- Writes what ojs.retry_dead_letter writes.
 -- +goose StatementBegin
-create function ojs.retry(p_id uuid, p_override json default null, p_tenant text default null) returns ojs.job
+create function ojs.retry(p_id uuid, p_override anycompatible default null, p_tenant text default null) returns ojs.job
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -18,18 +18,18 @@ declare
 begin
     if exists (select from ojs.dead_letter d where d.id = p_id and (d.tenant_id = v_tenant) is not false
             and (not d.aside or not exists (select from ojs.job j where j.id = p_id and (j.tenant_id = v_tenant) is not false))) then
-        return ojs._retry_one(ojs._lock_dead(p_id, v_tenant), p_override);
+        return ojs._retry_one(ojs._lock_dead(p_id, v_tenant), p_override::json);
     end if;
     v_job := ojs._lock_job(p_id, v_tenant);
     if v_job.state <> 'discarded' then
         perform ojs._raise('OJ409', format('cannot retry job %s: its state is %s, not discarded', p_id, v_job.state),
             jsonb_build_object('job_id', p_id, 'current_state', v_job.state, 'expected_state', 'discarded'));
     end if;
-    return ojs._retry_one(v_job, p_override);
+    return ojs._retry_one(v_job, p_override::json);
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs.retry(uuid, json, text) is
+comment on function ojs.retry(uuid, anycompatible, text) is
 'Has a discarded job run again and returns it: available at once, behind what is available, attempt 0, its errors kept. Any job that
 failed for good can, whatever its policy said, until retention removes it; dead letters also later. p_override: as for
 ojs.retry_dead_letter. Raises not_found, ambiguous_job, conflict (not discarded, expired, its tenant is being deregistered), and what

@@ -31,7 +31,10 @@ as $$
         (10, 'look and keep', '{help, events, doctor, now, tick, upkeep, rebuild, cut_partition, drop_finished}')
     ) h(place, purpose, names)
     cross join lateral unnest(h.names) with ordinality u(name, n)
-    join pg_proc p on p.pronamespace = 'ojs'::regnamespace and p.proname = u.name
+    -- Of functions that differ in the types of their JSON only, the first one has the whole comment.
+    join lateral (
+        select p.oid, p.proname from pg_proc p where p.pronamespace = 'ojs'::regnamespace and p.proname = u.name order by p.oid limit 1
+    ) p on true
     cross join lateral (
         -- The first clause of the comment, without what stands in brackets.
         select regexp_replace(regexp_replace(replace(obj_description(p.oid, 'pg_proc'), E'\n', ' '), ' \([^)]*\)', '', 'g'),

@@ -1,7 +1,9 @@
 -- name: PutCron :one
+-- The function wants meta, retry, options and extra of one type; text keeps the bytes of each.
 select * from ojs.put_cron(@name::text, @expression::text, @type::text, @args::json, @timezone::text, @queue::text, @priority::int,
-    @meta::jsonb, sqlc.narg('retry')::jsonb, sqlc.narg('max_attempts')::int, sqlc.narg('timeout_ms')::int,
-    sqlc.narg('visibility_timeout_ms')::int, sqlc.narg('tags')::text[], sqlc.narg('options')::json, sqlc.narg('extra')::json,
+    (@meta::jsonb)::text, (sqlc.narg('retry')::jsonb)::text, sqlc.narg('max_attempts')::int, sqlc.narg('timeout_ms')::int,
+    sqlc.narg('visibility_timeout_ms')::int, sqlc.narg('tags')::text[], (sqlc.narg('options')::json)::text,
+    (sqlc.narg('extra')::json)::text,
     @overlap_policy::text, @catch_up::text, sqlc.narg('enabled')::boolean, sqlc.narg('description')::text, sqlc.narg('tenant')::text);
 
 -- name: ConfigureCron :one

@@ -427,8 +427,9 @@ func (q *Queries) PlanCron(ctx context.Context, arg PlanCronParams) ([]OjsCron, 
 
 const putCron = `-- name: PutCron :one
 select tenant_id, name, id, rev, enabled, upcoming, left_out, look_at, open, waiting, run_count, last_run_at, error, expression, timezone, overlap_policy, catch_up, description, anchor_at, created_at, updated_at, type, queue, priority, max_attempts, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra from ojs.put_cron($1::text, $2::text, $3::text, $4::json, $5::text, $6::text, $7::int,
-    $8::jsonb, $9::jsonb, $10::int, $11::int,
-    $12::int, $13::text[], $14::json, $15::json,
+    ($8::jsonb)::text, ($9::jsonb)::text, $10::int, $11::int,
+    $12::int, $13::text[], ($14::json)::text,
+    ($15::json)::text,
     $16::text, $17::text, $18::boolean, $19::text, $20::text)
 `
 
@@ -455,6 +456,7 @@ type PutCronParams struct {
 	Tenant              *string  `json:"tenant"`
 }
 
+// The function wants meta, retry, options and extra of one type; text keeps the bytes of each.
 func (q *Queries) PutCron(ctx context.Context, arg PutCronParams) (OjsCron, error) {
 	row := q.db.QueryRow(ctx, putCron,
 		arg.Name,
