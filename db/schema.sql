@@ -259,6 +259,14 @@ CREATE TYPE ojs.picks AS (
 	cut boolean
 );
 
+CREATE TYPE ojs.privilege AS (
+	kind text,
+	object text,
+	key text,
+	statement text,
+	passing boolean
+);
+
 CREATE TYPE ojs.quota_look AS (
 	id bigint,
 	room bigint,
@@ -557,6 +565,36 @@ CREATE FUNCTION ojs._ambiguous(p_id uuid) RETURNS ojs.refusal
     LANGUAGE sql STABLE
     AS $$ select row('OJ411', format('job id %s exists in more than one tenant', p_id),
     jsonb_build_object('field', 'X-OJS-Tenant', 'job_id', p_id))::ojs.refusal $$;
+
+CREATE FUNCTION ojs._amiss() RETURNS SETOF ojs.privilege
+    LANGUAGE sql STABLE
+    AS $_$
+    with has as materialized (
+        select * from ojs._privileges()
+    ), kept as materialized (
+        select k.* from ojs.schema_hash h cross join unnest(h.privileges) k
+        where h.version = (select max(l.version) from ojs.schema_hash l)
+    ), wanted as (
+        select k.kind, k.object, k.key, k.statement, false from kept k
+        union all
+        select w.kind, h.object, w.key, w.statement, true
+        from has h cross join lateral (values
+            ('owner', format('alter table %s owner to ojs_owner', h.object), format('alter table %s owner to ojs_owner', h.object)),
+            ('policy', format('policy functions on %s for all to ojs_owner', h.object),
+                format('create policy functions on %s to ojs_owner using (true) with check (true)', h.object))
+        ) w(kind, key, statement)
+        where h.kind = 'owner' and h.passing
+    )
+    select 'role', r, r, format('create role %I nologin', r), false
+    from unnest('{ojs_owner,ojs_service,ojs_operator,ojs_producer,ojs_worker,ojs_tenant}'::text[]) r where to_regrole(r) is null
+    union all
+    select w.* from wanted w where not exists (select from has h where h.key = w.key)
+    union all
+    select 'public', h.object, h.key, regexp_replace(h.key, '^grant (.*) to public$', 'revoke \1 from public'), false
+    from has h
+    where h.kind = 'grant' and h.key like 'grant execute on routine % to public'
+      and exists (select from kept k where k.object = h.object) and not exists (select from kept k where k.key = h.key)
+$_$;
 
 CREATE FUNCTION ojs._answer_beat(p_worker ojs.worker, p_extended uuid[]) RETURNS ojs.beat
     LANGUAGE sql STABLE
@@ -1284,6 +1322,8 @@ begin
         v_throttle.original := (select w.weight from ojs._weight_in('', p_tenant, v_own.weight, null) w);
         v_throttle.effective := (select w.weight from ojs._weight_in('', p_tenant, v_own.weight, p_factor) w);
         perform ojs._multiply_weight(p_tenant, p_factor);
+    elsif p_action = 'rate' then
+        select s.original, s.effective into v_throttle.original, v_throttle.effective from ojs._slow_down(p_tenant, p_factor) s;
     else
         v_throttle.original := (select r.max_concurrency from ojs.rule r where r.tenant_id = p_tenant and r.queue = '');
         -- The bound is what counts its jobs, and a part of them is the bound.
@@ -1429,7 +1469,7 @@ CREATE TABLE ojs.quota (
     CONSTRAINT burst_in_range CHECK (((burst IS NULL) OR ((burst >= 1) AND (burst <= 1000000000)) OR ojs._raise('OJ422'::text, 'max_enqueue_rate.burst must be an integer between 1 and 1000000000'::text, '{"field": "max_enqueue_rate.burst"}'::jsonb))),
     CONSTRAINT maximum_in_range CHECK ((((maximum >= ((resource <> ALL (ARRAY['max_queue_depth'::text, 'max_scheduled'::text])))::integer) AND (maximum <= ojs._most(resource))) OR ojs._raise('OJ422'::text, format('%s must be an integer between %s and %s'::text, resource, ((resource <> ALL (ARRAY['max_queue_depth'::text, 'max_scheduled'::text])))::integer, ojs._most(resource)), jsonb_build_object('field', resource)))),
     CONSTRAINT period_in_range CHECK (((period IS NULL) OR ((period >= '00:00:01'::interval) AND (period <= '31 days'::interval)) OR ojs._raise('OJ422'::text, 'max_enqueue_rate.period must be between PT1S and P31D'::text, '{"field": "max_enqueue_rate.period"}'::jsonb))),
-    CONSTRAINT resource_known CHECK ((resource = ANY (ARRAY['max_enqueue_rate'::text, 'max_queue_depth'::text, 'max_scheduled'::text, 'max_depth'::text, 'max_stored_bytes'::text, 'max_in_flight_requests'::text, 'max_waiting_polls'::text])))
+    CONSTRAINT resource_known CHECK ((resource = ANY (ARRAY['max_enqueue_rate'::text, 'max_queue_depth'::text, 'max_scheduled'::text, 'max_depth'::text, 'throttled_rate'::text, 'max_stored_bytes'::text, 'max_in_flight_requests'::text, 'max_waiting_polls'::text])))
 )
 WITH (vacuum_truncate=off);
 
@@ -1441,7 +1481,9 @@ CREATE FUNCTION ojs._beyond(p_quota ojs.quota, p_tenant text, p_queue text, p_wa
 declare
     v_now  timestamptz := ojs.now();
     v_left float8 := (select coalesce(sum(ojs._grown(p_quota, s.tokens, s.at, v_now)), 0) from ojs.stripe s where s.quota = p_quota.id);
-    v_used bigint := ceil(greatest(0, coalesce(p_quota.burst, p_quota.maximum) - v_left - 1e-6));
+    -- Where the limit was lowered, more may count against it than it is.
+    v_used bigint := greatest(ceil(greatest(0, coalesce(p_quota.burst, p_quota.maximum) - v_left - 1e-6)),
+        case when v_left < 1 then p_quota.used end);
     -- Others have what is missing locked, and may give it back.
     v_busy boolean := nullif(v_left + 1e-6 >= p_want, false);
     v_wait int := case when v_busy then 1 when p_quota.period is not null
@@ -1449,16 +1491,20 @@ declare
         when p_quota.resource = 'max_stored_bytes' then null
         else greatest(1, least(300, coalesce(ceil((p_want - v_left) / nullif(ojs._leaving(p_quota.tenant_id, p_quota.queue), 0)), 30))) end;
 begin
-    if p_together > p_quota.burst then
+    if p_together > p_quota.burst and p_quota.resource = 'max_enqueue_rate' then
         return row('OJ422', format('jobs may be at most %s at once, by max_enqueue_rate of tenant ''%s''', p_quota.burst, p_tenant),
             jsonb_build_object('field', 'jobs', 'limit', p_quota.burst))::ojs.refusal;
     elsif p_quota.resource = 'max_depth' then
-        return row('OJ430', format('Queue ''%s'' has reached its depth bound (%s)', p_queue, p_quota.maximum),
-            jsonb_strip_nulls(jsonb_build_object('queue', p_queue, 'depth', v_used, 'bound', p_quota.maximum, 'strategy', 'reject',
-                'retry_after', v_wait, 'busy', v_busy)))::ojs.refusal;
+        return row('OJ430', format(case when v_busy then 'Others are using what is left of queue ''%s'' below its depth bound (%s)'
+                else 'Queue ''%s'' has reached its depth bound (%s)' end, p_queue, p_quota.maximum),
+            -- How many jobs others have there is none of a tenant's business.
+            jsonb_strip_nulls(jsonb_build_object('queue', p_queue, 'bound', p_quota.maximum, 'strategy', 'reject', 'depth',
+                case when ojs._session_tenant(null) is null then v_used else p_quota.maximum end, 'retry_after', v_wait,
+                'busy', v_busy)))::ojs.refusal;
     end if;
     return row(case when v_wait is null then 'OJ507' else 'OJ429' end,
-        format('Tenant ''%s'' has exceeded %s (%s)', p_tenant, p_quota.resource, p_quota.maximum),
+        format(case when v_busy then 'Other transactions of tenant ''%s'' are using what is left of %s (%s)'
+            else 'Tenant ''%s'' has exceeded %s (%s)' end, p_tenant, p_quota.resource, p_quota.maximum),
         jsonb_strip_nulls(jsonb_build_object('tenant_id', p_tenant, 'queue', nullif(p_quota.queue, ''), 'limit', p_quota.resource,
             'current', v_used, 'maximum', coalesce(p_quota.burst, p_quota.maximum), 'retry_after', v_wait, 'busy', v_busy)))::ojs.refusal;
 end;
@@ -1734,18 +1780,18 @@ CREATE FUNCTION ojs._came(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo
     cross join lateral ojs._rank(c.queue, c.priority, t.priority_boost) r
 $$;
 
-CREATE FUNCTION ojs._came_in(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo bigint, p_hi bigint) RETURNS TABLE(queue text, tenant_id text, job_priority integer, priority integer, unit ojs.unit, own_order boolean, weight numeric, limited boolean, lo bigint, los bigint[], his bigint[])
+CREATE FUNCTION ojs._came_in(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo bigint, p_hi bigint) RETURNS TABLE(queue text, tenant_id text, job_priority integer, priority integer, unit ojs.unit, own_order boolean, own_weight numeric, throttle numeric, limited boolean, lo bigint, los bigint[], his bigint[])
     LANGUAGE sql STABLE ROWS 10
     AS $$
-    select x.queue, x.tenant_id, x.priority, r.priority, r.unit, r.own_order,
-        (select w.weight from ojs._weight_in(x.queue, x.tenant_id, t.weight, t.throttle) w), coalesce(t.limited, false), x.lo, x.los, x.his
+    select x.queue, x.tenant_id, x.priority, r.priority, r.unit, r.own_order, t.weight, t.throttle, coalesce(t.limited, false), x.lo, x.los,
+        x.his
     from (
         select x.queue, x.tenant_id, x.priority, min(x.lo) as lo, array_agg(x.lo) as los, array_agg(x.hi) as his
         from (
             select f.queue, f.tenant_id, f.priority, min(f.lo) as lo, max(f.hi) as hi from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f
             where f.to_state = 'available' group by f.queue, f.tenant_id, f.priority, f.xid
         ) x
-        group by x.queue, x.tenant_id, x.priority
+        group by x.queue, x.tenant_id, x.priority order by x.queue, x.tenant_id, x.priority desc
     ) x left join ojs.tenant t on t.tenant_id = x.tenant_id
     cross join lateral ojs._rank(x.queue, x.priority, t.priority_boost) r
 $$;
@@ -3556,18 +3602,19 @@ begin
     o_taken := 0;
     for v_timer in
         with late as materialized (
-            select t.due_at, t.seq, cardinality(t.ids) as jobs
+            select t.due_at, t.seq, t.spot, cardinality(t.ids) as jobs
             from ojs._late_timers(p_mark) l
-            cross join lateral (select t.* from ojs.timer t
+            cross join lateral (select t.*, t.ctid as spot from ojs.timer t
                 where t.due_at = l.due_at and t.seq = l.seq and t.due_at <= p_now for update skip locked) t
         ), held as materialized (
-            select t.due_at, t.seq, cardinality(t.ids) as jobs from ojs.timer t
+            select t.due_at, t.seq, t.ctid as spot, cardinality(t.ids) as jobs from ojs.timer t
             where t.due_at >= p_mark.due_at and t.due_at <= p_now order by t.due_at, t.seq limit p_limit for update skip locked
         ), due as materialized (
-            select c.due_at, c.seq from (select h.*, sum(h.jobs) over (order by h.due_at, h.seq) - h.jobs as before
+            -- By spot: by the key, a plan that was made while there were few timers would read all of them.
+            select c.spot from (select h.*, sum(h.jobs) over (order by h.due_at, h.seq) - h.jobs as before
                 from (select * from late union all select * from held) h) c where c.before < p_limit
         ), taken as (
-            delete from ojs.timer t using due d where t.due_at = d.due_at and t.seq = d.seq returning t.*
+            delete from ojs.timer t using due d where t.ctid = d.spot returning t.*
         )
         select t.kind, array_agg(x.tenant_id) as tenants, array_agg(x.id) as ids
         from taken t cross join lateral unnest(t.tenant_ids, t.ids) x(tenant_id, id)
@@ -3597,8 +3644,8 @@ CREATE FUNCTION ojs._doctor_clock() RETURNS SETOF ojs.finding
     from ojs.clock_status c
     cross join lateral (select greatest(c.timers_late, c.leases_late) as late) l
     cross join lateral (values
-        (ojs.schema_hash() is null, 'error', 'schema', 'The schema is not complete: a migration was broken off.',
-            'Run ojs-pg migrate up again.', 'failed-migration.md'),
+        (ojs.schema_hash() is null, 'error', 'schema', 'The schema is not complete: rows that belong to it are missing.',
+            'Take an empty database, and run ojs-pg migrate up.', 'failed-migration.md'),
         (ojs.schema_changing(), 'note', 'schema', 'A migration is under way, or was begun within the last minute.',
             'Wait for it.', 'upgrade.md'),
         (c.held_at is not null, 'error', 'dispatch', format('Dispatch is held since %s: nothing runs.', c.held_at),
@@ -3652,6 +3699,28 @@ CREATE FUNCTION ojs._doctor_failures() RETURNS SETOF ojs.finding
     ) q
     cross join lateral (select n from ojs._counts_since(q.queue, '', q.counts, ojs.now() - interval '10 minutes') n) c
     where (c.n).failed >= 20 and (c.n).failed > (c.n).completed order by (c.n).failed desc, q.queue limit 5)
+$$;
+
+CREATE FUNCTION ojs._doctor_privileges() RETURNS SETOF ojs.finding
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select 'error'::ojs.severity, 'roles', format('A restore has left out what belongs to the schema: %s. No server starts on it.', u),
+        'Run ojs-pg migrate up, as a superuser.', 'backup-and-restore.md'
+    from ojs._unfit() u where u is not null
+    union all
+    select 'note', 'roles', format('%s grants of the migrations are missing, such as: %s', count(*), min(a.statement)),
+        'If nobody took them away on purpose: run such statements, as a superuser.', 'backup-and-restore.md'
+    from ojs._amiss() a where ojs._unfit() is null
+    having count(*) > 0
+    union all
+    select 'warning', 'roles',
+        format('%s logins of tenants may open any number of connections, such as %I: one of them can take all that there are.', count(*),
+            min(r.rolname)),
+        format('alter role %I connection limit 20, and so on.', min(r.rolname)), 'maintenance.md'
+    from ojs.tenant_role t join pg_catalog.pg_roles r on r.rolname = t.role_name
+    where r.rolconnlimit = -1 and r.rolcanlogin
+    having count(*) > 0
 $$;
 
 CREATE FUNCTION ojs._doctor_roles() RETURNS SETOF ojs.finding
@@ -3918,6 +3987,8 @@ begin
         return;
     elsif v_throttle.action = 'weight' then
         perform ojs._multiply_weight(p_tenant, null);
+    elsif v_throttle.action = 'rate' then
+        perform ojs._set_quota(p_tenant, '', 'throttled_rate', null, null), ojs._say_limits(false);
     else
         perform ojs._bound_concurrency(p_tenant, null);
     end if;
@@ -4581,9 +4652,13 @@ begin
         return true;
     end if;
     select r.fields into v_fields from ojs.tier r where r.name = 'default';
-    perform ojs._give_tier(n.tenant_id, 'default', 'nobody has configured it')
+    perform ojs._give_tier(n.tenant_id, 'default', 'it had no tier')
     from (select n.tenant_id from ojs.newcomer n order by n.tenant_id limit c_most) n
     where v_fields is not null and not ojs._met(n.tenant_id);
+    update ojs.tenant_tier t
+    set due = (select coalesce(jsonb_object_agg(f.key, f.value), '{}') from jsonb_each(t.due) f where not ojs._has_own(t.tenant_id, f.key))
+    from (select n.tenant_id from ojs.newcomer n order by n.tenant_id limit c_most) n
+    where t.tenant_id = n.tenant_id and t.tier = 'default' and t.due is not null;
     delete from ojs.newcomer d using (select n.tenant_id from ojs.newcomer n order by n.tenant_id limit c_most) n
     where d.tenant_id = n.tenant_id;
     perform ojs._fit_tenants(array(select t.tenant_id from ojs.tenant_tier t where t.due is not null order by t.tenant_id limit c_most),
@@ -4760,12 +4835,13 @@ CREATE FUNCTION ojs._fold_part(p_fold ojs.fold, p_rows integer) RETURNS boolean
     LANGUAGE plpgsql
     AS $$
 declare
-    v_hi bigint;
+    v_hi    bigint;
+    v_taken boolean;
 begin
-    select max(j.lo) into v_hi
-    from (select j.lo from ojs.journal j where j.xid = p_fold.part_xid and j.lo > p_fold.part_lo order by j.lo limit p_rows) j;
+    select max(j.lo), bool_or(j.to_state = 'active') into v_hi, v_taken
+    from (select j.lo, j.to_state from ojs.journal j where j.xid = p_fold.part_xid and j.lo > p_fold.part_lo order by j.lo limit p_rows) j;
     if v_hi is not null then
-        perform ojs._take_in(null, null, p_fold.part_xid, p_fold.part_lo, v_hi, true);
+        perform ojs._take_in(null, null, p_fold.part_xid, p_fold.part_lo, v_hi, v_taken);
     end if;
     update ojs.fold f set rev = f.rev + 1, part_lo = v_hi, part_xid = case when v_hi is not null then f.part_xid end
     where f.rev = p_fold.rev;
@@ -4881,10 +4957,14 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._free_to_throttle(p_tenant text) RETURNS boolean
+CREATE FUNCTION ojs._free_to_throttle(p_tenant text, p_limit boolean) RETURNS boolean
     LANGUAGE plpgsql
     AS $$
 begin
+    perform from ojs.settings where p_limit for update skip locked;
+    if p_limit and not found then
+        return false;
+    end if;
     perform from ojs.tenant t where t.tenant_id = p_tenant for update skip locked;
     if not found and exists (select from ojs.tenant t where t.tenant_id = p_tenant) then
         return false;
@@ -4988,8 +5068,8 @@ begin
     if v_rest is null or v_sum + 1e-6 < p_want and not p_part and not p_quota.soft then
         return;
     end if;
-    -- Nobody waits for a soft limit, nor for other tenants, who share the bound of a queue.
-    for v_try in 1 .. case when p_wait and not p_quota.soft and p_quota.tenant_id <> '' then 3 else 1 end loop
+    -- Nobody waits for a soft limit.
+    for v_try in 1 .. case when p_wait and not p_quota.soft then 3 else 1 end loop
         if v_try = 2 then
             -- One that has enough: whoever waits for all keeps those that come free from the others.
             perform ojs._await_stripes(p_quota.id, array(select s.n from ojs.stripe s where s.quota = p_quota.id and s.n = any (v_rest)
@@ -5112,8 +5192,13 @@ CREATE FUNCTION ojs._grant(p_looks ojs.quota_look[]) RETURNS SETOF bigint
     with asked as materialized (
         select l.* from unnest(p_looks) l where l.room <> 0
     ), held as materialized (
+        -- Half of them get tokens, the emptier ones, so that the others are there for whoever enqueues meanwhile.
         select a.id, a.room, s.n, s.tokens from asked a
-        cross join lateral (select s.n, s.tokens from ojs.stripe s where s.quota = a.id for update skip locked) s
+        cross join lateral (
+            select s.n, s.tokens from ojs.stripe s where s.quota = a.id order by s.tokens, s.n
+            limit case when a.room > 0 then (select (count(*) + 1) / 2 from ojs.stripe o where o.quota = a.id) end
+            for update skip locked
+        ) s
     ), shares as (
         select h.id, h.n, case
             when h.room > 0 then h.room / h.among + (row_number() over (mine order by h.tokens, h.n) <= h.room % h.among)::int
@@ -5233,6 +5318,17 @@ begin
     return v_more;
 end;
 $_$;
+
+CREATE FUNCTION ojs._has_own(p_tenant text, p_field text) RETURNS boolean
+    LANGUAGE sql STABLE
+    AS $$
+    select case p_field
+        when 'fairness_weight' then exists (select from ojs.tenant t where t.tenant_id = p_tenant and t.weight is not null)
+        when 'priority_boost' then exists (select from ojs.tenant t where t.tenant_id = p_tenant and t.priority_boost <> 0)
+        when 'max_concurrency' then
+            exists (select from ojs.rule r where r.tenant_id = p_tenant and r.queue = '' and r.max_concurrency is not null)
+        else exists (select from ojs.quota q where q.tenant_id = p_tenant and q.queue = '' and q.resource = p_field) end
+$$;
 
 CREATE FUNCTION ojs._has_to_stay(p_state ojs.job_state, p_finished_at timestamp with time zone, p_before timestamp with time zone) RETURNS boolean
     LANGUAGE sql IMMUTABLE
@@ -6234,6 +6330,18 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._keep_privileges() RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    update ojs.schema_hash h
+    set privileges = case when h.version = l.version then array(select p from ojs._privileges() p where not p.passing) end
+    from (select max(m.version) as version from ojs.schema_hash m) l
+    where (h.privileges is null) = (h.version = l.version);
+end;
+$$;
+
 CREATE TABLE ojs.api_key (
     id uuid DEFAULT ojs._uuid_v7() NOT NULL,
     prefix text NOT NULL COLLATE pg_catalog."C",
@@ -6497,7 +6605,11 @@ CREATE VIEW ojs._quota_use AS
     q.burst,
     q.soft,
         CASE
-            WHEN (q.stripes > 0) THEN (COALESCE(q.burst, q.maximum) - t.tokens)
+            WHEN (q.stripes > 0) THEN GREATEST((COALESCE(q.burst, q.maximum) - t.tokens),
+            CASE
+                WHEN (t.tokens <= 0) THEN q.used
+                ELSE NULL::bigint
+            END)
             ELSE NULL::bigint
         END AS current,
     q.reason
@@ -7119,14 +7231,15 @@ begin
             select j.tenant_id, j.args, j.meta, j.tags, j.retry, j.options, j.extra, j.result, j.errors from ojs.dead_job j
         ) j where j.tenant_id in (select d.tenant_id from due d) group by j.tenant_id
     )
-    select array_agg(row(d.id, floor(d.maximum - coalesce(s.bytes, 0) - d.tokens), 0, 0)::ojs.quota_look) into v_looks
+    select array_agg(row(d.id, floor(d.maximum - coalesce(s.bytes, 0) - d.tokens), s.bytes, 0)::ojs.quota_look) into v_looks
     from due d left join stored s on s.tenant_id = d.tenant_id;
     v_left := array(select g from ojs._grant(v_looks) g);
     -- What all of this costs is at most a fiftieth of the time of one session.
     update ojs.quota q
-    set due = true, measure_at = ojs.now() + greatest(50 * (clock_timestamp() - v_began),
+    set due = true, used = coalesce(l.used, 0), measure_at = ojs.now() + greatest(50 * (clock_timestamp() - v_began),
         case when q.id = any (v_left) then interval '1 second' else '1 minute' end)
-    from (select o.id from ojs.quota o where o.id in (select l.id from unnest(v_looks) l) for update skip locked) o where q.id = o.id;
+    from unnest(v_looks) l
+    cross join lateral (select o.id from ojs.quota o where o.id = l.id for update skip locked) o where q.id = o.id;
     get diagnostics v_noted = row_count;
     return case when v_noted < cardinality(v_looks) then ojs._in_use() else 'done' end;
 end;
@@ -7239,10 +7352,7 @@ $$;
 
 CREATE FUNCTION ojs._met(p_tenant text) RETURNS boolean
     LANGUAGE sql STABLE
-    AS $$
-    select exists (select from ojs.tenant t where t.tenant_id = p_tenant and t.created_at is not null)
-        or exists (select from ojs.tenant_tier t where t.tenant_id = p_tenant)
-$$;
+    AS $$ select exists (select from ojs.tenant_tier t where t.tenant_id = p_tenant) $$;
 
 CREATE FUNCTION ojs._meta_violation(p_meta jsonb, p_tenant text) RETURNS ojs.violation
     LANGUAGE plpgsql IMMUTABLE
@@ -7691,16 +7801,19 @@ CREATE FUNCTION ojs._note_levels(p_queues text[], p_priorities integer[]) RETURN
     LANGUAGE sql
     AS $$
     with known as materialized (
-        select o.queue, o.priorities, b.rev, b.priorities as before
-        from (select u.queue, array_agg(u.priority) as priorities from unnest(p_queues, p_priorities) u(queue, priority) group by u.queue) o
-        left join lateral ojs._backlog(o.queue) b on true
+        select o.queue, o.priorities, b.spot, b.priorities as before
+        from (select u.queue, array_agg(u.priority) as priorities
+            from (select u.* from unnest(p_queues, p_priorities) u(queue, priority) order by u.queue, u.priority desc) u group by u.queue) o
+        left join lateral (select b.priorities, b.ctid as spot from ojs.backlog b where b.queue = o.queue order by b.rev desc limit 1) b
+            on true
     ), added as (
         insert into ojs.backlog (queue, rev, priorities)
-        select k.queue, 1, array(select p from unnest(k.priorities) p order by p desc) from known k where k.rev is null
+        select k.queue, 1, k.priorities from known k where k.spot is null
     ), changed as (
         update ojs.backlog b
-        set rev = b.rev + 1, priorities = array(select distinct p from unnest(k.before || k.priorities) p order by p desc)
-        from known k where b.queue = k.queue and b.rev = k.rev
+        set rev = b.rev + 1, priorities = case when k.before = '{}' then k.priorities else array(
+            select p from unnest(k.before || k.priorities) p group by p order by p desc) end
+        from known k where b.ctid = k.spot
     )
     select null::text where false
 $$;
@@ -8671,6 +8784,56 @@ CREATE FUNCTION ojs._price(p_unit ojs.unit, p_extra json, p_seconds real) RETURN
     LANGUAGE sql IMMUTABLE
     AS $$ select case p_unit when 'cost' then coalesce((p_extra ->> 'cost')::float8, 1) when 'time' then p_seconds else 1 end $$;
 
+CREATE FUNCTION ojs._privileges() RETURNS SETOF ojs.privilege
+    LANGUAGE sql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    with ours as materialized (
+        select format('ojs.%I', c.relname) as object, case c.relkind when 'S' then 'sequence' else 'table' end as word, c.relowner as owner,
+            coalesce(c.relacl, acldefault(case c.relkind when 'S' then 's' else 'r' end::"char", c.relowner)) as acl,
+            coalesce(c.relispartition or c.relname like 'job\_dropped\_%', false) as passing, c.oid as relation,
+            exists (select from pg_catalog.pg_depend d where d.classid = 'pg_catalog.pg_class'::regclass and d.objid = c.oid
+                and d.refclassid = 'pg_catalog.pg_class'::regclass and d.deptype in ('a', 'i') and c.relkind = 'S') as follows
+        from pg_catalog.pg_class c where c.relnamespace = 'ojs'::regnamespace and c.relkind in ('r', 'p', 'v', 'S')
+        union all
+        select p.oid::regprocedure::text, 'routine', p.proowner, coalesce(p.proacl, acldefault('f', p.proowner)), false, null, false
+        from pg_catalog.pg_proc p where p.pronamespace = 'ojs'::regnamespace
+        union all
+        select format('ojs.%I', y.typname), 'type', y.typowner, coalesce(y.typacl, acldefault('T', y.typowner)), false, null, false
+        from pg_catalog.pg_type y left join pg_catalog.pg_class c on c.oid = y.typrelid
+        where y.typnamespace = 'ojs'::regnamespace and (y.typtype in ('e', 'd', 'r') or c.relkind = 'c')
+        union all
+        select 'ojs', 'schema', n.nspowner, coalesce(n.nspacl, acldefault('n', n.nspowner)), false, null, false
+        from pg_catalog.pg_namespace n where n.nspname = 'ojs'
+    ), given(object, word, what, owner, acl) as (
+        select o.object, o.word, '', o.owner, o.acl from ours o
+        union all
+        select o.object, 'table', format(' (%I)', a.attname), o.owner, a.attacl
+        from ours o join pg_catalog.pg_attribute a on a.attrelid = o.relation and a.attacl is not null and not a.attisdropped
+    )
+    select 'owner', o.object, s, s, o.passing
+    from ours o cross join format('alter %s %s owner to %I', o.word, o.object, pg_get_userbyid(o.owner)) s where not o.follows
+    union all
+    select 'grant', g.object, s, s, false
+    from given g cross join lateral aclexplode(g.acl) a
+    cross join format('grant %s%s on %s %s to %s', lower(a.privilege_type), g.what, g.word, g.object,
+        case a.grantee when 0 then 'public' else quote_ident(pg_get_userbyid(a.grantee)) end) s
+    where a.grantee <> g.owner
+    union all
+    select 'policy', o.object, format('policy %I on %s for %s to %s', p.policyname, o.object, lower(p.cmd), r),
+        format('drop policy if exists %I on %s; create policy %I on %s as %s for %s to %s', p.policyname, o.object, p.policyname, o.object,
+            p.permissive, p.cmd, r) || coalesce(' using (' || p.qual || ')', '') || coalesce(' with check (' || p.with_check || ')', ''),
+        o.passing
+    from ours o join pg_catalog.pg_policies p on format('%I.%I', p.schemaname, p.tablename) = o.object
+    cross join lateral (select string_agg(quote_ident(n), ', ' order by n) as r from unnest(p.roles) n) r
+    union all
+    select 'default', 'functions', s, s, false
+    from pg_catalog.pg_default_acl d cross join format('alter default privileges for role %I revoke execute on functions from public',
+        pg_get_userbyid(d.defaclrole)) s
+    where d.defaclnamespace = 0 and d.defaclobjtype = 'f' and pg_get_userbyid(d.defaclrole) = 'ojs_owner'
+      and not exists (select from aclexplode(d.defaclacl) a where a.grantee = 0)
+$$;
+
 CREATE FUNCTION ojs._promote(p_tenants text[], p_ids uuid[]) RETURNS integer
     LANGUAGE plpgsql
     AS $$
@@ -8939,6 +9102,33 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._put_right() RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_statement text;
+begin
+    -- As the caller, not as their owner: where the owner is another one, it may not even look into the schema.
+    if not exists (select from ojs._amiss() a where a.kind <> 'grant' or a.key like '% to ojs_service') then
+        return;
+    end if;
+    foreach v_statement in array array(select a.statement from ojs._amiss() a where a.kind = 'role') loop
+        execute v_statement;
+    end loop;
+    if not (select rolsuper from pg_roles where rolname = current_user) then
+        execute format('grant ojs_owner to %I', current_user);
+    end if;
+    -- The schema's own owner first, who could else be given nothing in it. Grants last: they are their object's owner's.
+    foreach v_statement in array array(
+        select a.statement from ojs._amiss() a
+        order by array_position('{owner,default,policy,public,grant}', a.kind), a.object <> 'ojs', a.object, a.key
+    ) loop
+        execute v_statement;
+    end loop;
+end;
+$$;
+
 CREATE FUNCTION ojs._queue_has_room(p_queue text) RETURNS boolean
     LANGUAGE plpgsql STABLE
     AS $$
@@ -8971,10 +9161,8 @@ $$;
 CREATE FUNCTION ojs._quotas_changed() RETURNS void
     LANGUAGE plpgsql
     AS $$
-declare
-    v_limits boolean := exists (select from ojs.quota q where q.stripes > 0);
 begin
-    update ojs.settings s set limits = v_limits where s.limits <> v_limits;
+    perform ojs._say_limits();
     perform ojs._give_room(ojs.now());
 end;
 $$;
@@ -8990,7 +9178,7 @@ CREATE FUNCTION ojs._quotas_of(p_tenant text, p_queue text, p_state ojs.job_stat
     LANGUAGE sql STABLE ROWS 2
     AS $$
     select q.* from ojs._quotas_for(p_tenant, p_queue) q
-    where case when q.resource in ('max_enqueue_rate', 'max_stored_bytes') then p_new
+    where case when q.resource in ('max_enqueue_rate', 'throttled_rate', 'max_stored_bytes') then p_new
         when q.resource = 'max_scheduled' then p_state = 'scheduled' else true end
     order by q.tenant_id, q.queue, q.resource
 $$;
@@ -10100,10 +10288,11 @@ begin
     with mark as materialized (
         select ojs._snapshot() as snapshot
     ), recent as materialized (
-        select r.*, t.rev as old_rev
+        -- By spot: by the key, a plan that was made while there were few rows would compare each with each that changes.
+        select r.*, t.spot
         from ojs._changes(v_mark.snapshot, null) r
-        left join lateral (select t.rev from ojs.tally t where t.tenant_id = r.tenant_id and t.queue = r.queue and t.priority = r.priority
-            order by t.rev desc limit 1) t on true
+        left join lateral (select t.ctid as spot from ojs.tally t where t.tenant_id = r.tenant_id and t.queue = r.queue
+            and t.priority = r.priority order by t.rev desc limit 1) t on true
     ), marked as (
         update ojs.tally_mark t set rev = t.rev + 1, snapshot = m.snapshot, at = ojs.now() from mark m where t.rev = v_mark.rev
             and exists (select from recent)
@@ -10112,15 +10301,14 @@ begin
             discarded, total, failed, dispatched)
         select r.tenant_id, r.queue, r.priority, r.scheduled, r.available, r.pending, r.active, r.retryable, r.completed, r.cancelled,
             r.discarded, r.total, r.failed, r.dispatched
-        from recent r where r.old_rev is null
+        from recent r where r.spot is null
     ), changed as (
         update ojs.tally t
         set rev = t.rev + 1, scheduled = t.scheduled + r.scheduled, available = t.available + r.available, pending = t.pending + r.pending,
             active = t.active + r.active, retryable = t.retryable + r.retryable, completed = t.completed + r.completed,
             cancelled = t.cancelled + r.cancelled, discarded = t.discarded + r.discarded, total = t.total + r.total,
             failed = t.failed + r.failed, dispatched = t.dispatched + r.dispatched
-        from recent r
-        where t.tenant_id = r.tenant_id and t.queue = r.queue and t.priority = r.priority and t.rev = r.old_rev
+        from recent r where t.ctid = r.spot
     )
     select count(*) into v_rows from recent;
     perform ojs._roll_up_pools(v_mark.snapshot), ojs._use_quotas(v_mark.snapshot), ojs._meet_rolled_up(v_mark.snapshot)
@@ -10396,6 +10584,26 @@ begin
             and not exists (select from ojs.tenant t where t.tenant_id = p_tenant) then
         raise notice 'tenant % has no jobs and no configuration yet', p_tenant;
     end if;
+end;
+$$;
+
+CREATE FUNCTION ojs._say_limits(p_wait boolean DEFAULT true) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_limits boolean;
+begin
+    -- Of two at once the later one must see what the other has set or removed.
+    if p_wait then
+        perform from ojs.settings for update;
+    else
+        perform from ojs.settings for update skip locked;
+    end if;
+    if not found then
+        return;
+    end if;
+    v_limits := exists (select from ojs.quota q where q.stripes > 0);
+    update ojs.settings s set limits = v_limits where s.limits <> v_limits;
 end;
 $$;
 
@@ -10827,8 +11035,8 @@ CREATE FUNCTION ojs._set_quota(p_tenant text, p_queue text, p_resource text, p_v
 declare
     v_quota ojs.quota;
     v_bytes boolean := p_resource = 'max_stored_bytes';
-    v_old   bigint := (select q.maximum from ojs.quota q
-        where v_bytes and q.tenant_id = p_tenant and q.queue = p_queue and q.resource = p_resource);
+    v_old   ojs.quota := (select q from ojs.quota q where q.tenant_id = p_tenant and q.queue = p_queue and q.resource = p_resource);
+    v_gone  float8 := v_old.burst - (select sum(ojs._grown(v_old, s.tokens, s.at, ojs.now())) from ojs.stripe s where s.quota = v_old.id);
 begin
     if p_value is null then
         delete from ojs.quota q where q.tenant_id = p_tenant and q.queue = p_queue and q.resource = p_resource;
@@ -10847,18 +11055,19 @@ begin
     on conflict (tenant_id, queue, resource) do update
     set maximum = excluded.maximum, period = excluded.period, burst = excluded.burst, soft = excluded.soft, reason = excluded.reason,
         warn_from = excluded.warn_from, due = true, stripes = excluded.stripes, measure_at = null,
-        -- The same rate once more begins with no full burst. Beyond a soft limit one stripe may lack what the others have.
+        -- Beyond a soft limit one stripe may lack what the others have.
         id = case when (excluded.soft, excluded.stripes, excluded.period) is distinct from (q.soft, q.stripes, q.period)
             or q.period is not null and (excluded.maximum, excluded.burst) <> (q.maximum, q.burst) then excluded.id else q.id end
     returning * into v_quota;
     insert into ojs.stripe (quota, n, tokens, at)
-    select v_quota.id, n, coalesce(v_quota.burst, v_quota.maximum * v_bytes::int)::float8 / nullif(v_quota.stripes, 0),
-        ojs.now()
+    -- A rate keeps what was used of it, or each change would let a full burst in.
+    select v_quota.id, n, greatest(0, coalesce(v_quota.burst, v_quota.maximum * v_bytes::int) - coalesce(v_gone, 0))
+        / nullif(v_quota.stripes, 0), ojs.now()
     from generate_series(0, v_quota.stripes - 1) n
     where not exists (select from ojs.stripe s where s.quota = v_quota.id);
     if v_bytes then
         -- Where none are left, more than the old maximum may be there, and only ojs._measure knows.
-        perform ojs._grant(array[row(v_quota.id, v_quota.maximum - v_old, 0, 0)::ojs.quota_look])
+        perform ojs._grant(array[row(v_quota.id, v_quota.maximum - v_old.maximum, 0, 0)::ojs.quota_look])
         where not found and (select sum(s.tokens) > 0 from ojs.stripe s where s.quota = v_quota.id);
         perform pg_notify('ojs_wake', 'upkeep');
     end if;
@@ -11187,7 +11396,7 @@ CREATE TABLE ojs.neighbour_watch (
     factor numeric DEFAULT 0.2 NOT NULL,
     lasts interval DEFAULT '00:10:00'::interval NOT NULL,
     looked_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
-    CONSTRAINT action_known CHECK (((action = ANY (ARRAY['weight'::text, 'concurrency'::text])) OR ojs._raise('OJ422'::text, 'action must be "weight" or "concurrency"'::text, '{"field": "action"}'::jsonb))),
+    CONSTRAINT action_known CHECK (((action = ANY (ARRAY['weight'::text, 'concurrency'::text, 'rate'::text])) OR ojs._raise('OJ422'::text, 'action must be "weight", "concurrency" or "rate"'::text, '{"field": "action"}'::jsonb))),
     CONSTRAINT factor_in_range CHECK ((((factor >= 0.001) AND (factor <= 0.999)) OR ojs._raise('OJ422'::text, 'factor must be between 0.001 and 0.999'::text, '{"field": "factor"}'::jsonb))),
     CONSTRAINT lasts_in_range CHECK ((((lasts >= '00:00:01'::interval) AND (lasts <= '7 days'::interval)) OR ojs._raise('OJ422'::text, 'lasts must be between 1 second and 7 days'::text, '{"field": "lasts"}'::jsonb))),
     CONSTRAINT minimum_in_range CHECK (((LEAST(min_jobs, min_active) > 0) OR ojs._raise('OJ422'::text, 'min_jobs and min_active must be more than 0'::text, '{"field": "min_jobs"}'::jsonb))),
@@ -11396,6 +11605,28 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._slow_down(p_tenant text, p_factor numeric, OUT original numeric, OUT effective numeric) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_span interval := (select w.span from ojs.neighbour_watch w);
+    v_seen numeric;
+begin
+    original := (select q.maximum * 60 / extract(epoch from q.period) from ojs.quota q
+        where q.tenant_id = p_tenant and q.queue = '' and q.resource = 'max_enqueue_rate');
+    select (ojs._counts_since('', p_tenant, p.counts, ojs.now() - v_span)).entered * 60 / extract(epoch from v_span) into v_seen
+    from (
+        select row(sum(t.total), sum(t.dispatched), sum(t.completed), sum(t.cancelled), sum(t.discarded), sum(t.failed))
+            ::ojs.counts as counts
+        from ojs.tally t where t.tenant_id = p_tenant
+    ) p;
+    effective := greatest(1, floor(least(original * p_factor, greatest(60, v_seen * p_factor))));
+    perform ojs._set_quota(p_tenant, '', 'throttled_rate', jsonb_build_object('limit', effective, 'period', 'PT1M',
+        'burst', greatest(1, floor(effective / 6))), 'throttled');
+    perform ojs._say_limits();
+end;
+$$;
+
 CREATE FUNCTION ojs._snapshot() RETURNS pg_snapshot
     LANGUAGE plpgsql STABLE
     AS $$
@@ -11459,11 +11690,16 @@ $$;
 CREATE FUNCTION ojs._stale_queues(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo bigint, p_hi bigint, p_queue text) RETURNS SETOF text
     LANGUAGE sql STABLE
     AS $$
-    select distinct w.queue
-    from ojs._came(p_from, p_to, p_xid, p_lo, p_hi) w
-    cross join lateral ojs._turn_mark(w.queue) m
-    cross join lateral ojs._unforeseen(w.queue, w.priority, w.tenant_id, w.lo)
-    where (p_queue is null or w.queue = p_queue) and m.hi >= m.lo
+    select distinct c.queue
+    from (
+        select f.queue, f.priority, f.tenant_id, min(f.lo) as lo from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f
+        where f.to_state = 'available' and (p_queue is null or f.queue = p_queue)
+            -- Asked of each row. In a join the planner might first look at all that is known of tenants in queues without anything ahead.
+            and exists (select from ojs._turn_mark(f.queue) m where m.hi >= m.lo)
+        group by f.queue, f.priority, f.tenant_id
+    ) c left join ojs.tenant t on t.tenant_id = c.tenant_id
+    cross join lateral ojs._rank(c.queue, c.priority, t.priority_boost) r
+    cross join lateral ojs._unforeseen(c.queue, r.priority, c.tenant_id, c.lo)
 $$;
 
 CREATE FUNCTION ojs._standing(p_job ojs.job, p_priority integer) RETURNS ojs.standing
@@ -11514,6 +11750,18 @@ begin
         case when v_line.o_more or v_line.o_jobs >= c_most then 'at_least' when v_news or v_turns.o_gone then 'estimate'
             else 'exact' end);
 end;
+$$;
+
+CREATE FUNCTION ojs._stands(p_queue text, p_priority integer, p_tenant text, p_own numeric, p_throttle numeric) RETURNS TABLE(spot tid, vtime numeric, head bigint, works boolean, level_spot tid, low numeric, joined bigint, weight numeric)
+    LANGUAGE sql STABLE ROWS 1
+    AS $$
+    select f.spot, f.vtime, f.head, f.ready or f.parked, l.spot, l.low, l.joined, w.weight
+    from (select 1) one
+    left join lateral (select f.*, f.ctid as spot from ojs.tenant_fairness f
+        where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant order by f.rev desc limit 1) f on true
+    left join lateral (select l.*, l.ctid as spot from ojs.level l
+        where l.queue = p_queue and l.priority = p_priority order by l.rev desc limit 1) l on true
+    cross join lateral ojs._weight_in(p_queue, p_tenant, p_own, p_throttle) w
 $$;
 
 CREATE FUNCTION ojs._starved() RETURNS TABLE(queue text, available bigint, duration interval)
@@ -11717,39 +11965,38 @@ begin
     for v_came in
         with came as materialized (
             -- Otherwise the plan would say who goes first of those who join together.
-            select c.*, row_number() over (partition by c.queue, c.tenant_id, c.priority order by c.job_priority desc) as nth
+            select c.*, row_number() over (partition by c.queue, c.tenant_id order by c.job_priority desc) as nth
             from ojs._came_in(p_from, p_to, p_xid, p_lo, p_hi) c order by c.queue, c.tenant_id, c.job_priority desc
         ), known as materialized (
-            select c.*, f.rev, f.ready or f.parked as works, f.head, l.rev as level_rev, c.unit = 'none' as in_order,
-                case when c.unit = 'none' then c.lo else ojs._join_at(f.vtime, l.low, c.weight, l.joined, row_number() over (
-                    partition by c.queue, c.priority, (f.ready or f.parked) is true order by c.tenant_id)) end as joins_at
-            from came c
-            left join lateral ojs._fair(c.queue, c.priority, c.tenant_id) f on true
-            left join lateral ojs._level(c.queue, c.priority) l on true
-            -- Who is new may join with the others there, too.
-            where (not c.own_order or c.nth = 1 and f.rev is null)
-                and ((f.ready or f.parked) is not true or c.lo <= f.head or c.lo < f.vtime and c.unit = 'none')
+            select k.*, case when k.in_order then k.lo else ojs._join_at(k.vtime, k.low, k.weight, k.joined, row_number() over (
+                partition by k.queue, k.priority, k.works is true order by k.tenant_id)) end as joins_at
+            from (
+                select c.*, s.*, c.unit = 'none' as in_order
+                from came c cross join lateral ojs._stands(c.queue, c.priority, c.tenant_id, c.own_weight, c.throttle) s
+                -- Who is new may join with the others there, too.
+                where (not c.own_order or c.nth = 1 and s.spot is null)
+                    and (s.works is not true or c.lo <= s.head or c.lo < s.vtime and c.unit = 'none')
+            ) k
         ), joined as (
             insert into ojs.tenant_fairness (queue, priority, tenant_id, ready, vtime, weight, limited, job_priority, head)
             select k.queue, k.priority, k.tenant_id, true, k.joins_at, k.weight, k.limited, k.job_priority, k.lo - 1
-            from known k where k.rev is null
+            from known k where k.spot is null
         ), rejoined as (
             update ojs.tenant_fairness f set rev = f.rev + 1, ready = true, vtime = k.joins_at, weight = k.weight, limited = k.limited
-            from known k where not k.works and f.queue = k.queue and f.priority = k.priority and f.tenant_id = k.tenant_id and f.rev = k.rev
+            from known k where not k.works and f.ctid = k.spot
         ), coming as materialized (
-            select k.queue, k.priority, k.level_rev, count(*) as tenants, sum(k.weight) as weight, sum(k.weight * k.joins_at) as moment,
+            select k.queue, k.priority, k.level_spot, count(*) as tenants, sum(k.weight) as weight, sum(k.weight * k.joins_at) as moment,
                 min(k.joins_at) as low
-            from known k where k.works is not true group by k.queue, k.priority, k.level_rev
+            from known k where k.works is not true group by k.queue, k.priority, k.level_spot
         ), opened as (
             insert into ojs.level (queue, priority, rev, low, tenants, joined, weight, moment) select c.queue, c.priority, 1, 0, c.tenants,
-                c.tenants, c.weight, c.moment from coming c where c.level_rev is null returning queue, priority
+                c.tenants, c.weight, c.moment from coming c where c.level_spot is null returning queue, priority
         ), reopened as (
             update ojs.level l set rev = l.rev + 1, tenants = l.tenants + c.tenants, joined = l.joined + c.tenants,
                 weight = l.weight + c.weight, moment = l.moment + c.moment, low = least(l.low, c.low), used_at = ojs.now()
-            from coming c where l.queue = c.queue and l.priority = c.priority and l.rev = c.level_rev
-            returning l.queue, l.priority, l.tenants = c.tenants as opened
+            from coming c where l.ctid = c.level_spot returning l.queue, l.priority, l.tenants = c.tenants as opened
         )
-        select n as queue, null::int as priority, null as tenant_id, null::bigint[] as los, null::bigint[] as his, null::int as own
+        select n as queue, null::int as priority, null as tenant_id, null::bigint[] as los, null::bigint[] as his, null::int[] as own
         from (select array_agg(o.queue) as queues, array_agg(o.priority) as priorities from (table opened union all
             select r.queue, r.priority from reopened r where r.opened) o) o cross join lateral ojs._note_levels(o.queues, o.priorities) n
         union all
@@ -11758,7 +12005,8 @@ begin
         union all
         select k.queue, k.priority, k.tenant_id, array[k.lo], null, null from known k where k.in_order and k.works
         union all
-        select c.queue, c.priority, c.tenant_id, c.los, c.his, c.job_priority from came c where c.own_order
+        (select c.queue, 0, c.tenant_id, array_agg(r.lo), array_agg(r.hi), array_agg(c.job_priority) from came c
+        cross join lateral unnest(c.los, c.his) r(lo, hi) where c.own_order group by c.queue, c.tenant_id order by c.queue, c.tenant_id)
     loop
         perform ojs._take_in_one(v_came.queue, v_came.priority, v_came.tenant_id, v_came.los, v_came.his, v_came.own);
     end loop;
@@ -11766,7 +12014,7 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._take_in_one(p_queue text, p_priority integer, p_tenant text, p_los bigint[], p_his bigint[], p_own integer) RETURNS void
+CREATE FUNCTION ojs._take_in_one(p_queue text, p_priority integer, p_tenant text, p_los bigint[], p_his bigint[], p_own integer[]) RETURNS void
     LANGUAGE plpgsql
     AS $$
 begin
@@ -11780,38 +12028,39 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._take_in_own(p_queue text, p_tenant text, p_job_priority integer, p_los bigint[], p_his bigint[]) RETURNS void
+CREATE FUNCTION ojs._take_in_own(p_queue text, p_tenant text, p_priorities integer[], p_los bigint[], p_his bigint[]) RETURNS void
     LANGUAGE plpgsql
     AS $$
 declare
-    v_lo      bigint := (select min(l) from unnest(p_los) l);
     v_fair    ojs.tenant_fairness;
-    v_cursors ojs.cursor[] := '{}';
-    v_cursor  ojs.cursor;
+    v_cursors ojs.cursor[];
+    v_moves   boolean;
 begin
     select * into v_fair from ojs._fair(p_queue, 0, p_tenant);
-    if v_fair.queue is not null then
-        v_cursors := ojs._cursors(v_fair);
-        select * into v_cursor from unnest(v_cursors) c where c.job_priority = p_job_priority;
-    end if;
-    if v_cursor.works and v_lo > v_cursor.head then
+    select array_agg(coalesce(b.cursor, row(c.job_priority, coalesce(c.head, c.lo - 1), c.behind, c.again_lo, c.again_seq,
+            c.works or c.lo is not null)::ojs.cursor)), bool_or(not c.works and c.lo is not null or c.lo <= c.head)
+    into v_cursors, v_moves
+    from (
+        select x.job_priority, max(x.head) as head, bool_or(x.behind) as behind, max(x.again_lo) as again_lo,
+            max(x.again_seq) as again_seq, bool_or(x.works) as works, min(x.lo) as lo, array_agg(x.lo) as los, array_agg(x.hi) as his
+        from (
+            select c.*, null::bigint as lo, null::bigint as hi from unnest(ojs._cursors(v_fair)) c where v_fair.queue is not null
+            union all
+            select r.job_priority, null, false, 0, 0, false, r.lo, r.hi from unnest(p_priorities, p_los, p_his) r(job_priority, lo, hi)
+        ) x
+        group by x.job_priority
+    ) c
+    left join lateral (
+        select ojs._moved_back(v_fair, row(c.job_priority, c.head, c.behind, c.again_lo, c.again_seq, true)::ojs.cursor,
+            array_agg(r.lo), array_agg(least(r.hi, c.head))) as cursor
+        from unnest(c.los, c.his) r(lo, hi) where r.lo <= c.head having count(*) > 0
+    ) b on true;
+    if not v_moves then
         return;
-    end if;
-    v_cursor.job_priority := p_job_priority;
-    v_cursor.works := true;
-    v_cursor.head := coalesce(v_cursor.head, v_lo - 1);
-    v_cursor.behind := coalesce(v_cursor.behind, false);
-    v_cursor.again_lo := coalesce(v_cursor.again_lo, 0);
-    v_cursor.again_seq := coalesce(v_cursor.again_seq, 0);
-    if v_lo <= v_cursor.head then
-        v_cursor := (select ojs._moved_back(v_fair, v_cursor, array_agg(r.lo), array_agg(least(r.hi, v_cursor.head)))
-            from unnest(p_los, p_his) r(lo, hi) where r.lo <= v_cursor.head);
-    end if;
-    if (v_fair.ready or v_fair.parked) is not true then
+    elsif (v_fair.ready or v_fair.parked) is not true then
         v_fair := ojs._join(v_fair, p_queue, p_tenant);
     end if;
-    perform ojs._set_cursors(ojs._turn_to(v_fair,
-        array(select c from unnest(v_cursors) c where c.job_priority <> p_job_priority) || v_cursor));
+    perform ojs._set_cursors(ojs._turn_to(v_fair, v_cursors));
 end;
 $$;
 
@@ -11904,6 +12153,27 @@ begin
         v_left := v_left - greatest(0, least(v_left, v_stripe.tokens));
     end loop;
     return true;
+end;
+$$;
+
+CREATE FUNCTION ojs._tell_of_limit(p_type text, p_tenant text, p_queue text, p_resource text, p_used bigint, p_maximum bigint, p_soft boolean, p_refused bigint, p_now timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_key jsonb := case when p_resource = 'max_depth' then jsonb_build_object('queue', p_queue)
+        else jsonb_build_object('tenant_id', p_tenant, 'limit', p_resource) end;
+begin
+    update ojs.notice n
+    set data = n.data || jsonb_strip_nulls(jsonb_build_object('refused', coalesce((n.data ->> 'refused')::bigint + p_refused, p_refused)))
+    where n.at > p_now - interval '1 minute' and n.type = p_type and n.data @> v_key and coalesce(n.data ->> 'queue', '') = p_queue;
+    if found then
+        return;
+    end if;
+    insert into ojs.notice (at, ended_at, type, subject, data)
+    values (p_now, p_now, p_type, coalesce(nullif(p_tenant, ''), p_queue), jsonb_strip_nulls(v_key || case
+        when p_resource = 'max_depth' then jsonb_build_object('depth', p_used, 'bound', p_maximum, 'refused', p_refused)
+        else jsonb_build_object('queue', nullif(p_queue, ''), 'current', p_used, 'maximum', p_maximum, 'soft', p_soft,
+            'refused', p_refused) end));
 end;
 $$;
 
@@ -12027,6 +12297,7 @@ declare
         where v_watch.mode = 'on' and not exists (select from ojs.throttle h where h.tenant_id = n.tenant_id)
             and not exists (select from ojs.departure d where d.tenant_id = n.tenant_id) limit c_most);
     v_one   text;
+    v_does  text;
 begin
     if v_ended || v_noisy = '{}' or ojs._has_fetched() then
         return false;
@@ -12035,17 +12306,18 @@ begin
     end if;
     perform ojs._stop_ahead();
     foreach v_one in array v_ended || v_noisy loop
+        -- The tenant's own login could not fetch any more where its jobs that are active are counted.
+        v_does := (case when v_watch.action = 'concurrency'
+            and exists (select from ojs.tenant_role r where r.tenant_id = v_one) then 'weight' else v_watch.action end);
         -- Somebody who configures it keeps nobody waiting: it comes with a later tick.
-        continue when not ojs._free_to_throttle(v_one);
+        continue when not ojs._free_to_throttle(v_one, v_does = 'rate' and v_one <> all (v_ended));
         if v_one = any (v_ended) then
             perform ojs._end_throttle(v_one);
             -- Whether it is throttled again is decided by what it does from now on.
             delete from ojs.neighbour n where n.tenant_id = v_one;
         else
             perform ojs._begin_throttle(v_one, (select min(n.signal) from ojs.neighbour n where n.tenant_id = v_one) || '_exceeded',
-                -- Its own login could not fetch any more.
-                case when exists (select from ojs.tenant_role r where r.tenant_id = v_one) then 'weight' else v_watch.action end,
-                v_watch.factor, v_watch.lasts, null);
+                v_does, v_watch.factor, v_watch.lasts, null);
         end if;
     end loop;
     return c_most in (cardinality(v_ended), cardinality(v_noisy));
@@ -12432,6 +12704,20 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._unfit() RETURNS text
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select string_agg(format('%s %s', k.n, k.what), ', ' order by k.what)
+    from (
+        select count(*) as n, case a.kind when 'role' then 'groups' when 'owner' then 'owners' when 'policy' then 'policies'
+            when 'default' then 'default privileges' when 'public' then 'revocations' else 'grants' end as what,
+            bool_or(a.kind <> 'grant' or a.key like '% to ojs_service') as bars
+        from ojs._amiss() a group by 2
+    ) k
+    having bool_or(k.bars)
+$$;
+
 CREATE FUNCTION ojs._unfolded() RETURNS SETOF ojs._movement
     LANGUAGE sql STABLE ROWS 10
     AS $$
@@ -12562,20 +12848,22 @@ begin
             where r.jobs is distinct from 0
             order by f.priority desc, f.n limit p_limit
         ), back as materialized (
-            select p.*, l.rev as level_rev,
+            select p.*, l.spot as level_spot,
                 case when b.unit = 'none' then p.vtime else ojs._join_at(p.vtime, l.low, p.weight, l.joined,
                     row_number() over (partition by p.queue, p.priority)) end as joins_at
-            from parked p cross join lateral ojs._level(p.queue, p.priority) l left join lateral ojs._backlog(p.queue) b on true
+            from parked p cross join lateral (select l.*, l.ctid as spot from ojs.level l
+                where l.queue = p.queue and l.priority = p.priority order by l.rev desc limit 1) l
+            left join lateral ojs._backlog(p.queue) b on true
         ), joined as (
             update ojs.tenant_fairness f set rev = f.rev + 1, ready = true, parked = false, vtime = b.joins_at from back b
             where f.ctid = b.spot
         ), opened as (
             update ojs.level l set rev = l.rev + 1, tenants = l.tenants + c.tenants, joined = l.joined + c.tenants,
                 weight = l.weight + c.weight, moment = l.moment + c.moment, low = least(l.low, c.low), used_at = ojs.now()
-            from (select b.queue, b.priority, b.level_rev, count(*)::int as tenants, sum(b.weight) as weight,
+            from (select b.queue, b.priority, b.level_spot, count(*)::int as tenants, sum(b.weight) as weight,
                     sum(b.weight * b.joins_at) as moment, min(b.joins_at) as low
-                from back b group by b.queue, b.priority, b.level_rev) c
-            where l.queue = c.queue and l.priority = c.priority and l.rev = c.level_rev
+                from back b group by b.queue, b.priority, b.level_spot) c
+            where l.ctid = c.level_spot
             returning l.queue, l.priority, c.tenants as came, l.tenants = c.tenants as opened
         )
         select * from opened
@@ -12837,13 +13125,8 @@ begin
         continue when v_level = v_quota.warned;
         update ojs.quota q set warned = v_level, warned_at = case when v_level > 0 then coalesce(q.warned_at, p_now) end
         where q.id = v_quota.id;
-        insert into ojs.notice (at, ended_at, type, subject, data)
-        select p_now, p_now, t.type, coalesce(nullif(v_quota.tenant_id, ''), v_quota.queue), case when v_quota.resource = 'max_depth' then
-            jsonb_build_object('queue', v_quota.queue, 'depth', v_quota.now_used, 'bound', v_quota.maximum)
-            else jsonb_strip_nulls(jsonb_build_object('tenant_id', v_quota.tenant_id, 'queue', nullif(v_quota.queue, ''),
-                'limit', v_quota.resource, 'current', v_quota.now_used, 'maximum', coalesce(v_quota.burst, v_quota.maximum),
-                'soft', v_quota.soft, 'refused', (select nullif(sum(r.requests), 0) from ojs.refused r where r.tenant_id = v_quota.tenant_id
-                    and r.queue = v_quota.queue and r.resource = v_quota.resource and r.at > p_now - interval '2 minutes'))) end
+        perform ojs._tell_of_limit(t.type, v_quota.tenant_id, v_quota.queue, v_quota.resource, v_quota.now_used,
+            coalesce(v_quota.burst, v_quota.maximum), v_quota.soft, null, p_now)
         from ojs._warning(v_quota.resource, v_quota.warned, v_level) t(type) where t.type is not null;
     end loop;
 end;
@@ -12964,7 +13247,9 @@ CREATE FUNCTION ojs._weight_in(p_queue text, p_tenant text, p_own numeric, p_thr
         left join lateral (
             select case when w.tenant_id = '' then coalesce(p_own, w.weight) else w.weight end as weight, w.tenant_id
             from ojs.queue_weight w
-            where w.queue in (p_queue, '') and w.tenant_id in ('*', p_tenant, 'tenant:' || p_tenant, '')
+            -- Asked once by a whole query. Looks into an empty index would be a fifth of what it costs to take a tenant in.
+            where exists (select from ojs.queue_weight)
+                and w.queue in (p_queue, '') and w.tenant_id in ('*', p_tenant, 'tenant:' || p_tenant, '')
             order by w.tenant_id = '', w.queue = '', w.tenant_id <> '*', w.tenant_id <> p_tenant limit 1) w on true) n
 $$;
 
@@ -13684,14 +13969,11 @@ CREATE FUNCTION ojs.configure_static(p_kind text, p_name text, p_config anycompa
     AS $$
 declare
     v_config jsonb := p_config::jsonb;
-    v_fields jsonb;
 begin
     if p_kind = 'tier' then
-        perform ojs._check_tier(p_name);
-        v_fields := ojs._tier_fields(v_config);
+        perform ojs._check_tier(p_name), ojs._tier_fields(v_config);
     elsif p_kind = 'tenant' then
-        perform ojs._check_tenant(p_name);
-        v_fields := ojs._tenant_fields(v_config);
+        perform ojs._check_tenant(p_name), ojs._tenant_fields(v_config);
     else
         perform ojs._raise('OJ400', 'kind must be "tier" or "tenant"', '{"field": "kind"}');
     end if;
@@ -13708,7 +13990,7 @@ begin
     if p_kind = 'tier' then
         perform ojs.configure_tier(p_name, v_config, 'configuration file');
     else
-        perform ojs._fit_tenant(p_name, v_fields, 'configuration file');
+        perform ojs.put_tenant(p_name, v_config, 'configuration file');
     end if;
     return true;
 end;
@@ -13880,7 +14162,7 @@ begin
 end;
 $_$;
 
-CREATE FUNCTION ojs.create_tenant_role(p_tenant text, p_role name, p_password text DEFAULT NULL::text) RETURNS void
+CREATE FUNCTION ojs.create_tenant_role(p_tenant text, p_role name, p_password text DEFAULT NULL::text, p_connections integer DEFAULT NULL::integer) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $_$
@@ -13894,12 +14176,19 @@ begin
         perform ojs._raise('OJ400', format('%s cannot be a tenant''s login role', coalesce(quote_ident(p_role), 'null')),
             '{"field": "role"}');
     end if;
+    if p_connections < 1 then
+        perform ojs._raise('OJ400', 'connections must be at least 1', '{"field": "connections"}');
+    end if;
     if not exists (select from pg_roles where rolname = p_role) then
-        execute format('create role %I login', p_role);
+        -- Without bounds one tenant takes all connections there are, or keeps vacuum from all tables with a transaction it has forgotten.
+        execute format('create role %I login connection limit %s', p_role, coalesce(p_connections, 20));
+        execute format('alter role %I set idle_in_transaction_session_timeout = %L', p_role, '5min');
     elsif exists (select from pg_roles where rolname = p_role and (rolsuper or rolbypassrls))
             or exists (select from unnest('{ojs_owner,ojs_service,ojs_operator,ojs_producer,ojs_worker}'::name[]) g
                 where pg_has_role(p_role, g, 'member')) then
         perform ojs._raise('OJ400', format('role %I sees more than one tenant', p_role), '{"field": "role"}');
+    elsif p_connections is not null then
+        execute format('alter role %I connection limit %s', p_role, p_connections);
     end if;
     if p_password is not null then
         execute format('alter role %I password %L', p_role, p_password);
@@ -14293,13 +14582,23 @@ end;
 $$;
 
 CREATE FUNCTION ojs.doctor(p_max_conns integer DEFAULT NULL::integer, p_servers integer DEFAULT 1) RETURNS SETOF ojs.finding
-    LANGUAGE sql STABLE
+    LANGUAGE plpgsql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
+begin
+    -- Without the groups, as after a restore, whoever asks who is a member of one is answered with an error.
+    if exists (select from unnest('{ojs_owner,ojs_service,ojs_operator,ojs_producer,ojs_worker,ojs_tenant}'::text[]) g
+            where to_regrole(g) is null) then
+        return query select * from ojs._doctor_privileges();
+        return;
+    end if;
+    return query
     select f.* from (
         select * from ojs._doctor_settings(p_max_conns, p_servers)
         union all
         select * from ojs._doctor_roles()
+        union all
+        select * from ojs._doctor_privileges()
         union all
         select * from ojs._doctor_clock()
         union all
@@ -14311,7 +14610,8 @@ CREATE FUNCTION ojs.doctor(p_max_conns integer DEFAULT NULL::integer, p_servers 
         union all
         select * from ojs._doctor_failures()
     ) f
-    order by f.severity desc, f.topic, f.finding
+    order by f.severity desc, f.topic, f.finding;
+end;
 $$;
 
 CREATE FUNCTION ojs.drop_finished(p_before timestamp with time zone, p_keep integer DEFAULT 0) RETURNS text
@@ -14830,8 +15130,8 @@ CREATE FUNCTION ojs.help() RETURNS TABLE(purpose text, call text, does text)
             resume_dispatch}'),
         (8, 'configure', '{configure, configure_tenant, configure_queue, delete_queue, configure_pool, configure_pools, delete_pool,
             watch_neighbours, preview_weight}'),
-        (9, 'tenants', '{create_tenant_role, configure_tier, set_tier, configure_static, suspend_tenant, resume_tenant,
-            deregister_tenant, current_tenant, create_api_key, rotate_api_key, revoke_api_key}'),
+        (9, 'tenants', '{create_tenant_role, put_tenant, configure_tier, set_tier, configure_static, suspend_tenant,
+            resume_tenant, deregister_tenant, current_tenant, create_api_key, rotate_api_key, revoke_api_key}'),
         (10, 'look and keep', '{help, events, doctor, now, tick, upkeep, rebuild, cut_partition, drop_finished}')
     ) h(place, purpose, names)
     cross join lateral unnest(h.names) with ordinality u(name, n)
@@ -15354,6 +15654,17 @@ begin
     from unnest(p_tenants, p_queues, p_resources, p_requests) u(tenant_id, queue, resource, requests)
     group by u.tenant_id, u.queue, u.resource order by u.tenant_id, u.queue, u.resource
     on conflict (tenant_id, queue, resource, at) do update set requests = r.requests + excluded.requests;
+    perform ojs._tell_of_limit(case when u.resource = 'max_depth' then 'backpressure.rejected' else 'tenant.limit_exceeded' end,
+        u.tenant_id, u.queue, u.resource, q.current, coalesce(q.burst, q.maximum), q.soft, u.requests, ojs.now())
+    from (
+        select u.tenant_id, u.queue, u.resource, sum(u.requests)::bigint as requests
+        from unnest(p_tenants, p_queues, p_resources, p_requests) u(tenant_id, queue, resource, requests)
+        group by u.tenant_id, u.queue, u.resource order by u.tenant_id, u.queue, u.resource
+    ) u
+    -- One by one, so that two servers lock the rows of ojs.notice in one order.
+    left join lateral (
+        select q.* from ojs._quota_use q where q.tenant_id = u.tenant_id and q.queue = u.queue and q.resource = u.resource offset 0
+    ) q on true;
     delete from ojs.refused r using (
         select o.tenant_id, o.queue, o.resource, o.at from ojs.refused o
         where o.at < ojs.now() - interval '1 day' order by o.at limit 1000 for update skip locked
@@ -15507,6 +15818,31 @@ begin
         perform ojs._limit_crons(v_tenant);
     end if;
     return ojs._reschedule(v_cron, v_old);
+end;
+$$;
+
+CREATE FUNCTION ojs.put_tenant(p_tenant text, p_config anycompatible, p_reason text DEFAULT NULL::text) RETURNS SETOF ojs.tenant
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_sort TO 'off'
+    SET jit TO 'off'
+    SET max_parallel_workers_per_gather TO '0'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_partition_pruning TO 'off'
+    AS $$
+declare
+    v_fields jsonb := ojs._tenant_fields(p_config::jsonb);
+    v_before text := ojs._because(p_reason);
+begin
+    perform ojs._check_tenant(p_tenant);
+    perform ojs._alone_with_queues();
+    perform ojs._fit_tenant(p_tenant, v_fields, p_reason);
+    perform set_config('ojs.reason', v_before, true);
+    return query select t.* from ojs.tenant t where t.tenant_id = p_tenant;
 end;
 $$;
 
@@ -16141,16 +16477,18 @@ declare
 begin
     if p_tenant is null or not ojs._tenant_valid(p_tenant) then
         perform ojs._raise('OJ400', 'tenant must match ^[a-zA-Z0-9][a-zA-Z0-9._:-]*$ and have at most 256 bytes', '{"field": "tenant"}');
-    elsif (coalesce(p_action, v_watch.action) in ('weight', 'concurrency')) is not true then
-        perform ojs._raise('OJ422', 'action must be "weight" or "concurrency"', '{"field": "action"}');
+    elsif (coalesce(p_action, v_watch.action) in ('weight', 'concurrency', 'rate')) is not true then
+        perform ojs._raise('OJ422', 'action must be "weight", "concurrency" or "rate"', '{"field": "action"}');
     elsif (coalesce(p_factor, v_watch.factor) between 0.001 and 0.999) is not true then
         perform ojs._raise('OJ422', 'factor must be between 0.001 and 0.999', '{"field": "factor"}');
     elsif (coalesce(p_lasts, v_watch.lasts) between '1 second' and '7 days') is not true then
         perform ojs._raise('OJ422', 'lasts must be between 1 second and 7 days', '{"field": "lasts"}');
     end if;
+    -- Whoever sets limits locks settings before the lane.
+    perform from ojs.settings for update;
     perform ojs._say_if_new(p_tenant, null), ojs._stop_ahead();
     return ojs._begin_throttle(p_tenant, coalesce(left(p_reason, 1000), 'manual'), coalesce(p_action, v_watch.action),
-        coalesce(p_factor, v_watch.factor), coalesce(p_lasts, v_watch.lasts), session_user);
+        coalesce(p_factor, v_watch.factor), coalesce(p_lasts, v_watch.lasts), ojs._actor());
 end;
 $_$;
 
@@ -16193,15 +16531,13 @@ begin
         -- or it begins later and sees that this clock sleeps. Asked afterwards, one could slip through between both.
         v_busy := p_stride_ms > 0 and ojs._somebody_reminds();
     end if;
-    -- A roll-up writes a row for each shard that moved, so servers let two seconds pass between two. The views add what is not rolled up
-    -- yet.
+    -- A roll-up writes a row for each shard that moved, so servers let two seconds pass between two. Views add what is not in it yet.
     v_rested := p_token is null
         or (select t.at not between v_now - interval '2 seconds' and v_now from ojs.tally_mark t order by t.rev desc limit 1);
     if v_rested then
         v_result.rolled_up := ojs._roll_up();
         perform ojs._roll_up_pace(), ojs._keep_history(v_now), ojs._watch(v_now), ojs._look_at_neighbours(v_now);
     end if;
-    v_result.next_in_ms := coalesce(least(ojs._give_room(v_now), ojs._meet_newcomers()), 10000);
 
     v_mark := ojs._clock_mark();
     select t.* into v_timers from ojs._do_timers(v_mark, v_now, p_limit, v_result) t;
@@ -16210,6 +16546,8 @@ begin
     v_result.reaped := v_result.reaped + v_leases.o_reaped;
     v_mark := ojs._move_clock(v_mark, v_now, v_timers.o_taken + v_leases.o_looked, v_leases.o_seen, v_leases.o_lease_at);
     v_more := ojs._tidy(v_mark, v_now, p_limit);
+    -- This comes late, because producers of the same limits do without the stripes that it fills until this transaction ends.
+    v_result.next_in_ms := coalesce(least(ojs._give_room(v_now), ojs._meet_newcomers()), 10000);
     -- This comes last, because from here on decisions wait for this transaction to end.
     v_more := true = any (array[ojs._fit_due(), ojs._throttle_due(v_now), ojs._depart_due(), v_more]);
     perform ojs._catch_up();
@@ -17920,7 +18258,8 @@ CREATE TABLE ojs.schema_hash (
     version bigint NOT NULL,
     hash text NOT NULL,
     applied_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
-    left_at timestamp with time zone
+    left_at timestamp with time zone,
+    privileges ojs.privilege[]
 );
 
 CREATE TABLE ojs.shard (
@@ -18083,16 +18422,16 @@ CREATE VIEW ojs.tenant_shares WITH (security_invoker='true') AS
 CREATE VIEW ojs.throttles AS
  SELECT h.tenant_id,
     h.action,
-    (
-        CASE
-            WHEN (h.action = 'weight'::text) THEN COALESCE(u.alike, t.weight, u.fallback)
-            ELSE (r.max_concurrency)::numeric
-        END)::double precision AS original,
-    (
-        CASE
-            WHEN (h.action = 'concurrency'::text) THEN (r.most)::numeric
-            ELSE COALESCE(u.alike, GREATEST((COALESCE(t.weight, u.fallback) * t.throttle), 0.000001))
-        END)::double precision AS effective,
+        CASE h.action
+            WHEN 'weight'::text THEN (COALESCE(u.alike, t.weight, u.fallback))::double precision
+            WHEN 'rate'::text THEN h.original
+            ELSE (r.max_concurrency)::double precision
+        END AS original,
+        CASE h.action
+            WHEN 'concurrency'::text THEN (r.most)::double precision
+            WHEN 'rate'::text THEN h.effective
+            ELSE (COALESCE(u.alike, GREATEST((COALESCE(t.weight, u.fallback) * t.throttle), 0.000001)))::double precision
+        END AS effective,
     h.reason,
     h.since,
     h.until,

@@ -7,7 +7,7 @@ import json
 
 from django.db import connection, models, transaction
 
-ENQUEUE = "select id from ojs.enqueue(%s, %s::json, p_queue => %s, p_tenant => %s)"
+ENQUEUE = "select id from ojs.enqueue(%s, %s, p_queue => %s, p_tenant => %s)"
 
 
 def enqueue(kind, *args, tenant, queue="default"):

@@ -124,7 +124,7 @@ func callJSON(p *sqlProducer, tenant string, args []string) []any {
 // The ways to enqueue, for one job and for several. All return the ids, and all run as the role of a server.
 var (
 	functionWay = [2]sqlProducer{
-		{sql: "select (ojs.enqueue('bench.job', $3::json, $2, p_tenant => $1)).id", call: callOne},
+		{sql: "select (ojs.enqueue('bench.job', $3, $2, p_tenant => $1)).id", call: callOne},
 		{sql: "select id from ojs.enqueue_bulk('bench.job', $3::json[], $2, p_tenant => $1) id", call: callMany},
 	}
 	jsonWay = [2]sqlProducer{{}, {sql: "select id from ojs.enqueue_many($2::json, $1)", call: callJSON}}

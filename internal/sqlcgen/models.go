@@ -346,7 +346,7 @@ type OjsTenant struct {
 type OjsThrottle struct {
 	// The tenant.
 	TenantID string `json:"tenant_id"`
-	// What is lowered: weight or concurrency.
+	// What is lowered: weight, concurrency or rate.
 	Action string `json:"action"`
 	// What it was without the throttle when that began; null: no limit.
 	Original *float64 `json:"original"`
@@ -366,9 +366,10 @@ type OjsThrottle struct {
 type OjsThrottles struct {
 	// The tenant.
 	TenantID string `json:"tenant_id"`
-	// What is lowered: weight or concurrency.
+	// What is lowered: weight, concurrency or rate.
 	Action string `json:"action"`
-	// What it would be now without the throttle, in queues that do not say; null: no limit.
+	// What it would be now without the throttle, in queues that do not say; of a rate what it
+	// was when that began, in jobs a minute; null: no limit.
 	Original *float64 `json:"original"`
 	// What it is now instead.
 	Effective float64 `json:"effective"`
@@ -378,13 +379,13 @@ type OjsThrottles struct {
 	Since time.Time `json:"since"`
 	// When it ends by itself.
 	Until time.Time `json:"until"`
-	// Which login; null: the tick, or not for a tenant to see.
+	// Who did it; null: the tick, or not for a tenant to see.
 	SetBy *string `json:"set_by"`
 }
 
 // Tiers, templates of what tenants have. Set by ojs.configure_tier, given to tenants by ojs.set_tier.
 type OjsTiers struct {
-	// The tier. Tenants that nobody has configured get the one of the name default.
+	// The tier. Tenants without a tier get the one of the name default.
 	Name string `json:"name"`
 	// The template.
 	Config json.RawMessage `json:"config"`
