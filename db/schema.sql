@@ -6164,6 +6164,12 @@ CREATE FUNCTION ojs._journal_retention() RETURNS interval
     AS $$ select greatest(case when s.retention = '0' then s.journal_retention else least(s.journal_retention, s.retention) end,
     interval '1 minute') from ojs.settings s $$;
 
+CREATE FUNCTION ojs._json_type(p_type regtype) RETURNS boolean
+    LANGUAGE sql STABLE
+    AS $$
+    select p_type in ('json'::regtype, 'jsonb'::regtype, 'text'::regtype, 'varchar'::regtype, 'unknown'::regtype) or ojs._no_json(p_type)
+$$;
+
 CREATE FUNCTION ojs._json_violation(p_json json, p_field text, p_kind text, p_max_bytes integer) RETURNS ojs.violation
     LANGUAGE plpgsql IMMUTABLE
     AS $$
@@ -7700,6 +7706,14 @@ CREATE FUNCTION ojs._no_jobs(p_ask ojs.ask, p_cut boolean) RETURNS SETOF ojs._ha
     select h.* from jsonb_populate_recordset(null::ojs._handed, p_ask.others) h
     union all
     select h.* from jsonb_populate_record(null::ojs._handed, '{"request": 0}') h where p_cut
+$$;
+
+CREATE FUNCTION ojs._no_json(p_type regtype) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+begin
+    return ojs._raise('OJ400', format('JSON must be given as json, jsonb or text, not as %s', p_type), null, 'Cast it to jsonb.');
+end;
 $$;
 
 CREATE FUNCTION ojs._no_such(p_what text, p_name text) RETURNS boolean
@@ -13512,6 +13526,7 @@ CREATE FUNCTION ojs.ack(p_id uuid, p_lease uuid DEFAULT NULL::uuid, p_result any
     SET enable_partition_pruning TO 'off'
     AS $$
 declare
+    c_json constant boolean := ojs._json_type(pg_typeof(p_result));
     v_tenant  text;
     v_result  json;
     v_refusal ojs.refusal;
@@ -13648,6 +13663,7 @@ CREATE FUNCTION ojs.beat(p_worker_id text, p_ids uuid[] DEFAULT '{}'::uuid[], p_
     SET enable_partition_pruning TO 'off'
     AS $$
 declare
+    c_json constant boolean := ojs._json_type(pg_typeof(p_metadata));
     v_tenant   text := ojs._session_tenant(p_tenant);
     v_says     ojs.worker;
     v_worker   ojs.worker;
@@ -13732,6 +13748,7 @@ CREATE FUNCTION ojs.configure(p_default_tenant text DEFAULT NULL::text, p_tenant
     SET enable_partition_pruning TO 'off'
     AS $$
 declare
+    c_json constant boolean := ojs._json_type(pg_typeof(p_tenant_fairness));
     v_fairness jsonb := p_tenant_fairness::jsonb;
     v_retry    jsonb := p_default_retry::jsonb;
     v_settings ojs.settings;
@@ -13826,6 +13843,7 @@ CREATE FUNCTION ojs.configure_limits(p_tenant text, p_limits anycompatible, p_qu
     SET enable_partition_pruning TO 'off'
     AS $$
 declare
+    c_json constant boolean := ojs._json_type(pg_typeof(p_limits));
     v_limits jsonb := ojs._limit_fields(p_limits::jsonb, p_queue);
     v_queue  text := nullif(ojs._check_scope(p_tenant, p_queue), '');
     v_before text := ojs._because(p_reason);
@@ -13862,6 +13880,7 @@ CREATE FUNCTION ojs.configure_pool(p_pool text, p_config anycompatible) RETURNS 
     SET enable_partition_pruning TO 'off'
     AS $$
 declare
+    c_json constant boolean := ojs._json_type(pg_typeof(p_config));
     v_old ojs.pool;
     v_new ojs.pool;
 begin
@@ -13902,6 +13921,7 @@ CREATE FUNCTION ojs.configure_pools(p_document anycompatible) RETURNS SETOF ojs.
     SET enable_partition_pruning TO 'off'
     AS $$
 declare
+    c_json constant boolean := ojs._json_type(pg_typeof(p_document));
     v_document jsonb := p_document::jsonb;
     v_pool     jsonb;
 begin
@@ -13923,6 +13943,7 @@ CREATE FUNCTION ojs.configure_queue(p_queue text, p_config anycompatible DEFAULT
     SET enable_partition_pruning TO 'off'
     AS $$
 declare
+    c_json constant boolean := ojs._json_type(pg_typeof(p_config));
     v_given     jsonb := p_config::jsonb;
     v_queue     ojs.queue;
     v_retention interval;
@@ -13968,6 +13989,7 @@ CREATE FUNCTION ojs.configure_static(p_kind text, p_name text, p_config anycompa
     SET enable_partition_pruning TO 'off'
     AS $$
 declare
+    c_json constant boolean := ojs._json_type(pg_typeof(p_config));
     v_config jsonb := p_config::jsonb;
 begin
     if p_kind = 'tier' then
@@ -14079,6 +14101,7 @@ CREATE FUNCTION ojs.configure_tier(p_tier text, p_config anycompatible, p_reason
     SET enable_partition_pruning TO 'off'
     AS $$
 declare
+    c_json constant boolean := ojs._json_type(pg_typeof(p_config));
     v_config  jsonb := p_config::jsonb;
     v_fields  jsonb := case when v_config <> 'null' then ojs._tier_fields(v_config) end;
     v_changed jsonb;
@@ -14683,6 +14706,7 @@ CREATE FUNCTION ojs.enqueue(p_type text, p_args text DEFAULT '[]'::text, p_queue
     SET enable_partition_pruning TO 'off'
     AS $$
 declare
+    c_json constant boolean := ojs._json_type(pg_typeof(p_meta));
     v_tenant text := case when ojs._trusted() then p_tenant else ojs._session_tenant(p_tenant) end;
     v_now    timestamptz := ojs.now();
     v_args   json := p_args::json;
@@ -14722,6 +14746,7 @@ CREATE FUNCTION ojs.enqueue_bulk(p_type text, p_args json[], p_queue text DEFAUL
     SET enable_partition_pruning TO 'off'
     AS $$
 declare
+    c_json constant boolean := ojs._json_type(pg_typeof(p_meta));
     v_meta   jsonb := p_meta::jsonb;
     v_retry  jsonb := p_retry::jsonb;
     v_tenant text := coalesce(ojs._session_tenant(p_tenant), ojs._unnamed_tenant(v_meta));
@@ -14773,6 +14798,7 @@ CREATE FUNCTION ojs.enqueue_each(p_jobs anycompatible) RETURNS SETOF ojs._outcom
     SET enable_partition_pruning TO 'off'
     AS $$
 declare
+    c_json constant boolean := ojs._json_type(pg_typeof(p_jobs));
     v_jobs json := p_jobs::json;
 begin
     return query
@@ -14789,6 +14815,7 @@ CREATE FUNCTION ojs.enqueue_many(p_jobs anycompatible, p_tenant text DEFAULT NUL
     SET enable_partition_pruning TO 'off'
     AS $$
 declare
+    c_json constant boolean := ojs._json_type(pg_typeof(p_jobs));
     v_jobs json := p_jobs::json;
 begin
     return query select * from ojs._insert_all(ojs._read_jobs(v_jobs), p_tenant);
@@ -14837,6 +14864,7 @@ CREATE FUNCTION ojs.enqueue_once(p_idempotency_key text, p_jobs anycompatible, p
     SET enable_partition_pruning TO 'off'
     AS $$
 declare
+    c_json constant boolean := ojs._json_type(pg_typeof(p_jobs));
     v_tenant      text := ojs._session_tenant(p_tenant);
     v_now         timestamptz := ojs.now();
     v_jobs        json := p_jobs::json;
@@ -15022,6 +15050,7 @@ CREATE FUNCTION ojs."fetch"(p_queues text[], p_count integer DEFAULT 1, p_worker
     SET enable_partition_pruning TO 'off'
     AS $$
 declare
+    c_json constant boolean := ojs._json_type(pg_typeof(p_weights));
     v_weights jsonb := p_weights::jsonb;
 begin
     return query select * from ojs._fetch_one(p_queues, p_count, p_worker_id, p_visibility_timeout_ms, p_tenant, p_strategy, v_weights,
@@ -15615,6 +15644,7 @@ CREATE FUNCTION ojs.nack(p_id uuid, p_error anycompatible, p_lease uuid DEFAULT 
     SET enable_partition_pruning TO 'off'
     AS $$
 declare
+    c_json constant boolean := ojs._json_type(pg_typeof(p_error));
     v_error   jsonb := p_error::jsonb;
     v_refusal ojs.refusal := ojs._error_refusal(v_error);
     v_old     ojs.job;
@@ -15781,6 +15811,7 @@ CREATE FUNCTION ojs.put_cron(p_name text, p_expression text, p_type text, p_args
     SET enable_partition_pruning TO 'off'
     AS $$
 declare
+    c_json constant boolean := ojs._json_type(pg_typeof(p_meta));
     v_tenant  text := coalesce(ojs._session_tenant(p_tenant), ojs._unnamed_tenant(p_meta::jsonb));
     v_now     timestamptz := ojs.now();
     v_args    json := p_args::json;
@@ -15835,6 +15866,7 @@ CREATE FUNCTION ojs.put_tenant(p_tenant text, p_config anycompatible, p_reason t
     SET enable_partition_pruning TO 'off'
     AS $$
 declare
+    c_json constant boolean := ojs._json_type(pg_typeof(p_config));
     v_fields jsonb := ojs._tenant_fields(p_config::jsonb);
     v_before text := ojs._because(p_reason);
 begin
@@ -15927,6 +15959,7 @@ CREATE FUNCTION ojs.register_worker(p_worker_id text, p_hostname text DEFAULT NU
     SET enable_partition_pruning TO 'off'
     AS $$
 declare
+    c_json constant boolean := ojs._json_type(pg_typeof(p_metadata));
     v_tenant text := ojs._session_tenant(p_tenant);
     v_says   ojs.worker;
 begin
@@ -16176,6 +16209,7 @@ CREATE FUNCTION ojs.retry(p_id uuid, p_override anycompatible DEFAULT NULL::unkn
     SET enable_partition_pruning TO 'off'
     AS $$
 declare
+    c_json constant boolean := ojs._json_type(pg_typeof(p_override));
     v_tenant text := ojs._session_tenant(p_tenant);
     v_job    ojs.job;
 begin
@@ -16197,6 +16231,8 @@ CREATE FUNCTION ojs.retry_dead_letter(p_id uuid, p_override anycompatible DEFAUL
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_partition_pruning TO 'off'
     AS $$
+declare
+    c_json constant boolean := ojs._json_type(pg_typeof(p_override));
 begin
     return ojs._retry_one(ojs._lock_dead(p_id, ojs._session_tenant(p_tenant)), p_override::json);
 end;
@@ -16374,6 +16410,7 @@ CREATE FUNCTION ojs.settle(p_settlements anycompatible, p_jobs boolean DEFAULT t
     SET enable_partition_pruning TO 'off'
     AS $_$
 declare
+    c_json constant boolean := ojs._json_type(pg_typeof(p_settlements));
     v_now timestamptz := ojs.now();
     v_own text := ojs._session_tenant(null);
     v_all json := p_settlements::json;

@@ -73,6 +73,7 @@ create function ojs.configure(
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
+    c_json constant boolean := ojs._json_type(pg_typeof(p_tenant_fairness));
     v_fairness jsonb := p_tenant_fairness::jsonb;
     v_retry    jsonb := p_default_retry::jsonb;
     v_settings ojs.settings;

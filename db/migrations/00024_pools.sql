@@ -12,6 +12,7 @@ create function ojs.configure_pool(p_pool text, p_config anycompatible) returns 
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
+    c_json constant boolean := ojs._json_type(pg_typeof(p_config));
     v_old ojs.pool;
     v_new ojs.pool;
 begin
@@ -57,6 +58,7 @@ create function ojs.configure_pools(p_document anycompatible) returns setof ojs.
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
+    c_json constant boolean := ojs._json_type(pg_typeof(p_document));
     v_document jsonb := p_document::jsonb;
     v_pool     jsonb;
 begin

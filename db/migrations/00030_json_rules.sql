@@ -5,6 +5,30 @@ set local check_function_bodies = off;
 create type ojs.violation as (sqlstate text, field text, message text);
 comment on type ojs.violation is 'Why a job is refused: the problem''s SQLSTATE, the field at fault, and a sentence.';
 
+-- Asked first by each function that runs with its owner's rights and takes JSON of any type: a cast may be anybody's function, and would
+-- run with these rights.
+-- +goose StatementBegin
+create function ojs._json_type(p_type regtype) returns boolean
+language sql stable
+as $$
+    select p_type in ('json'::regtype, 'jsonb'::regtype, 'text'::regtype, 'varchar'::regtype, 'unknown'::regtype) or ojs._no_json(p_type)
+$$;
+-- +goose StatementEnd
+comment on function ojs._json_type(regtype) is
+'True for the types that JSON parameters may have: json, jsonb and text. Raises invalid_request for others. Becomes part of the expression
+that asks.';
+
+-- +goose StatementBegin
+create function ojs._no_json(p_type regtype) returns boolean
+language plpgsql
+as $$
+begin
+    return ojs._raise('OJ400', format('JSON must be given as json, jsonb or text, not as %s', p_type), null, 'Cast it to jsonb.');
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._no_json(regtype) is 'Raises that a type is none in which JSON is given.';
+
 -- A number in jsonb has at most 131072 digits before the point and 16383 behind it. Whatever has more shows a long run of digits or a
 -- large exponent.
 -- +goose StatementBegin

@@ -16,6 +16,7 @@ create function ojs.enqueue(
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
+    c_json constant boolean := ojs._json_type(pg_typeof(p_meta));
     v_tenant text := case when ojs._trusted() then p_tenant else ojs._session_tenant(p_tenant) end;
     v_now    timestamptz := ojs.now();
     v_args   json := p_args::json;

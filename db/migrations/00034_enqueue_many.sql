@@ -17,6 +17,7 @@ create function ojs.enqueue_many(p_jobs anycompatible, p_tenant text default nul
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
+    c_json constant boolean := ojs._json_type(pg_typeof(p_jobs));
     v_jobs json := p_jobs::json;
 begin
     return query select * from ojs._insert_all(ojs._read_jobs(v_jobs), p_tenant);
@@ -36,6 +37,7 @@ create function ojs.enqueue_each(p_jobs anycompatible) returns setof ojs._outcom
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
+    c_json constant boolean := ojs._json_type(pg_typeof(p_jobs));
     v_jobs json := p_jobs::json;
 begin
     return query

@@ -17,6 +17,7 @@ create function ojs.enqueue_once(
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
+    c_json constant boolean := ojs._json_type(pg_typeof(p_jobs));
     v_tenant      text := ojs._session_tenant(p_tenant);
     v_now         timestamptz := ojs.now();
     v_jobs        json := p_jobs::json;

@@ -257,6 +257,7 @@ create function ojs.enqueue_bulk(
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
+    c_json constant boolean := ojs._json_type(pg_typeof(p_meta));
     v_meta   jsonb := p_meta::jsonb;
     v_retry  jsonb := p_retry::jsonb;
     v_tenant text := coalesce(ojs._session_tenant(p_tenant), ojs._unnamed_tenant(v_meta));

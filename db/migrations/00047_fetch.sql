@@ -102,6 +102,7 @@ create function ojs.fetch(
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
+    c_json constant boolean := ojs._json_type(pg_typeof(p_weights));
     v_weights jsonb := p_weights::jsonb;
 begin
     return query select * from ojs._fetch_one(p_queues, p_count, p_worker_id, p_visibility_timeout_ms, p_tenant, p_strategy, v_weights,

@@ -13,6 +13,7 @@ create function ojs.ack(
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
+    c_json constant boolean := ojs._json_type(pg_typeof(p_result));
     v_tenant  text;
     v_result  json;
     v_refusal ojs.refusal;

@@ -13,6 +13,7 @@ create function ojs.nack(
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
+    c_json constant boolean := ojs._json_type(pg_typeof(p_error));
     v_error   jsonb := p_error::jsonb;
     v_refusal ojs.refusal := ojs._error_refusal(v_error);
     v_old     ojs.job;

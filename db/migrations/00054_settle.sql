@@ -24,6 +24,7 @@ create function ojs.settle(p_settlements anycompatible, p_jobs boolean default t
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
+    c_json constant boolean := ojs._json_type(pg_typeof(p_settlements));
     v_now timestamptz := ojs.now();
     v_own text := ojs._session_tenant(null);
     v_all json := p_settlements::json;

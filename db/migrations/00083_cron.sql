@@ -38,6 +38,7 @@ create function ojs.put_cron(
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
+    c_json constant boolean := ojs._json_type(pg_typeof(p_meta));
     v_tenant  text := coalesce(ojs._session_tenant(p_tenant), ojs._unnamed_tenant(p_meta::jsonb));
     v_now     timestamptz := ojs.now();
     v_args    json := p_args::json;

@@ -12,6 +12,8 @@ set local check_function_bodies = off;
 create function ojs.retry_dead_letter(p_id uuid, p_override anycompatible default null, p_tenant text default null) returns ojs.job
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
+declare
+    c_json constant boolean := ojs._json_type(pg_typeof(p_override));
 begin
     return ojs._retry_one(ojs._lock_dead(p_id, ojs._session_tenant(p_tenant)), p_override::json);
 end;

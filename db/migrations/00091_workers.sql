@@ -52,6 +52,7 @@ create function ojs.beat(
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
+    c_json constant boolean := ojs._json_type(pg_typeof(p_metadata));
     v_tenant   text := ojs._session_tenant(p_tenant);
     v_says     ojs.worker;
     v_worker   ojs.worker;
@@ -90,6 +91,7 @@ create function ojs.register_worker(
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
+    c_json constant boolean := ojs._json_type(pg_typeof(p_metadata));
     v_tenant text := ojs._session_tenant(p_tenant);
     v_says   ojs.worker;
 begin

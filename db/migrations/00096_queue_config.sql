@@ -13,6 +13,7 @@ create function ojs.configure_queue(p_queue text, p_config anycompatible default
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
+    c_json constant boolean := ojs._json_type(pg_typeof(p_config));
     v_given     jsonb := p_config::jsonb;
     v_queue     ojs.queue;
     v_retention interval;

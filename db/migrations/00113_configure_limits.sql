@@ -77,6 +77,7 @@ returns setof ojs.limits
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
+    c_json constant boolean := ojs._json_type(pg_typeof(p_limits));
     v_limits jsonb := ojs._limit_fields(p_limits::jsonb, p_queue);
     v_queue  text := nullif(ojs._check_scope(p_tenant, p_queue), '');
     v_before text := ojs._because(p_reason);

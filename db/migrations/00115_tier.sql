@@ -76,6 +76,7 @@ returns setof ojs.tiers
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
+    c_json constant boolean := ojs._json_type(pg_typeof(p_config));
     v_config  jsonb := p_config::jsonb;
     v_fields  jsonb := case when v_config <> 'null' then ojs._tier_fields(v_config) end;
     v_changed jsonb;

@@ -33,6 +33,7 @@ create function ojs.configure_static(
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
+    c_json constant boolean := ojs._json_type(pg_typeof(p_config));
     v_config jsonb := p_config::jsonb;
 begin
     if p_kind = 'tier' then
@@ -75,6 +76,7 @@ create function ojs.put_tenant(p_tenant text, p_config anycompatible, p_reason t
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
+    c_json constant boolean := ojs._json_type(pg_typeof(p_config));
     v_fields jsonb := ojs._tenant_fields(p_config::jsonb);
     v_before text := ojs._because(p_reason);
 begin

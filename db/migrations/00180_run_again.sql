@@ -13,6 +13,7 @@ create function ojs.retry(p_id uuid, p_override anycompatible default null, p_te
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
+    c_json constant boolean := ojs._json_type(pg_typeof(p_override));
     v_tenant text := ojs._session_tenant(p_tenant);
     v_job    ojs.job;
 begin
