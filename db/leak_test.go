@@ -22,8 +22,9 @@ func tenantSources(t *testing.T, d *pgtest.DB, foreignID string) []string {
 	// They are asked about another tenant, where they let themselves be asked; null is what they must not be asked here,
 	// because they write.
 	calls := map[string]string{
-		"_own_shards": "ojs._own_shards('globex')", "_own_shard_counts": "ojs._own_shard_counts('globex')",
-		"_recent": "ojs._recent()", "_arrivals": "ojs._arrivals()", "_fairness": "ojs._fairness()", "_fair_cursors": "ojs._fair_cursors()",
+		"_own_shards": "ojs._own_shards('globex')", "_own_shard_groups": "ojs._own_shard_groups('globex')",
+		"_own_tenant_groups": "ojs._own_tenant_groups('globex')",
+		"_recent":            "ojs._recent()", "_arrivals": "ojs._arrivals()",
 		"_oldest_aside": "ojs._oldest_aside()", "_served_queues": "ojs._served_queues()",
 		"events":      "ojs.events(p_queues => '{secret.queue}')",
 		"job_results": "ojs.job_results(array['" + foreignID + "'::uuid])", "dead_letters": "ojs.dead_letters('secret.queue')",

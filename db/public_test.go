@@ -72,14 +72,14 @@ func TestPlannerSettings(t *testing.T) {
 		"enable_bitmapscan=off enable_hashjoin=off enable_mergejoin=off enable_seqscan=off enable_sort=off jit=off " +
 			"max_parallel_workers_per_gather=0 plan_cache_mode=force_generic_plan: " +
 			"_arrivals _check_beat _check_workers _clock_lag _delete_dead _end_workers _extend _give_room _lately _notify_room " +
-			"_oldest_aside _own_shard_counts _own_shards _pools_lately " +
+			"_oldest_aside _own_shard_groups _own_shards _own_tenant_groups _pools_lately " +
 			"_put_aside _recent _record_beat _retry_dead _served_queues _trim_cron_runs " +
 			"ack_many configure_pool configure_pools configure_static " +
 			"configure_tenant configure_tier delete_pool deregister_tenant explain fetch fetch_many job_results " +
 			"limit_concurrency pause put_tenant release_many release_throttle reprioritize resume set_tier settle throttle tick",
 		"enable_bitmapscan=off enable_hashjoin=off enable_mergejoin=off enable_seqscan=off jit=off " +
 			"max_parallel_workers_per_gather=0 plan_cache_mode=force_custom_plan: events jobs_floor list_jobs",
-		"jit=off plan_cache_mode=force_custom_plan: _fair_cursors _fairness _lock_matching _replay dead_letter_count" +
+		"jit=off plan_cache_mode=force_custom_plan: _lock_matching _replay dead_letter_count" +
 			" dead_letter_stats dead_letters failed_count retry_many",
 		"plan_cache_mode=force_generic_plan: enqueue_bulk enqueue_each enqueue_many enqueue_rows",
 	}

@@ -4401,47 +4401,6 @@ CREATE FUNCTION ojs._fair(p_queue text, p_priority integer, p_tenant text) RETUR
     where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant order by f.rev desc limit 1
 $$;
 
-CREATE FUNCTION ojs._fair_cursors() RETURNS TABLE(queue text, tenant_id text, job_priority integer, head bigint, behind boolean, again_lo bigint, again_seq bigint)
-    LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 100
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    SET jit TO 'off'
-    SET plan_cache_mode TO 'force_custom_plan'
-    AS $$
-declare
-    v_tenant text := ojs.current_tenant();
-    v_all    boolean := v_tenant is null and ojs._sees_all();
-begin
-    return query select f.queue, f.tenant_id, c.job_priority, c.head, c.behind, c.again_lo, c.again_seq
-    from ojs.tenant_fairness f cross join lateral unnest(ojs._cursors(f)) c where v_all or f.tenant_id = v_tenant;
-end;
-$$;
-
-CREATE FUNCTION ojs._fairness() RETURNS SETOF ojs.tenant_fairness
-    LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 100
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    SET jit TO 'off'
-    SET plan_cache_mode TO 'force_custom_plan'
-    AS $$
-declare
-    v_tenant text := ojs.current_tenant();
-begin
-    if v_tenant is null and not ojs._sees_all() then
-        return;
-    end if;
-    return query
-    -- The time of a tenant that comes says how many jobs its level has served.
-    select f.queue, f.priority, f.tenant_id, f.rev, f.ready, case when v_tenant is null then f.vtime end, f.weight,
-        case when f.ready and l.tenants > 0 and (select b.unit <> 'none' from ojs._backlog(f.queue) b)
-            then ojs._deficit(l.tenants, l.weight, l.moment, l.low, f.weight, f.vtime) else 0 end,
-        f.charged, f.job_priority, f.seconds, f.head, f.behind, f.again_lo, f.again_seq, f.limited, f.parked, f.lines
-    from ojs.tenant_fairness f
-    left join (
-        select distinct on (l.queue, l.priority) l.* from ojs.level l order by l.queue, l.priority, l.rev desc
-    ) l on f.ready and l.queue = f.queue and l.priority = f.priority
-    where v_tenant is null or f.tenant_id = v_tenant;
-end;
-$$;
-
 CREATE FUNCTION ojs._fetch_one(p_queues text[], p_count integer, p_worker_id text, p_visibility_timeout_ms integer, p_tenant text, p_strategy text, p_weights jsonb, p_pool text) RETURNS SETOF ojs.job
     LANGUAGE sql STABLE
     AS $$
@@ -6690,15 +6649,15 @@ CREATE VIEW ojs.rule_stats AS
     u.active,
     r.paused_at,
         CASE
-            WHEN ojs._reads_all() THEN r.paused_by
+            WHEN ( SELECT ojs._reads_all() AS _reads_all) THEN r.paused_by
             ELSE NULL::text
         END AS paused_by,
         CASE
-            WHEN ojs._reads_all() THEN r.reason
+            WHEN ( SELECT ojs._reads_all() AS _reads_all) THEN r.reason
             ELSE NULL::text
         END AS reason,
         CASE
-            WHEN ojs._reads_all() THEN r.limit_reason
+            WHEN ( SELECT ojs._reads_all() AS _reads_all) THEN r.limit_reason
             ELSE NULL::text
         END AS limit_reason
    FROM (( SELECT rule.tenant_id,
@@ -6740,7 +6699,7 @@ CREATE VIEW ojs.limits AS
     l.current,
     round(((l.current)::numeric / (NULLIF(COALESCE(l.burst, l.maximum), 0))::numeric), 3) AS used_up,
         CASE
-            WHEN ojs._reads_all() THEN l.reason
+            WHEN ( SELECT ojs._reads_all() AS _reads_all) THEN l.reason
             ELSE NULL::text
         END AS reason
    FROM ( SELECT _quota_use.tenant_id,
@@ -7970,12 +7929,16 @@ begin
     from (
         select g.queue, g.priority, g.tenant_id, x.id
         from ojs.again g
-        join ojs._fair_cursors() f on f.queue = g.queue and f.job_priority = g.priority and f.tenant_id = g.tenant_id
+        left join ojs.tenant t on t.tenant_id = g.tenant_id
+        cross join lateral ojs._rank(g.queue, g.priority, t.priority_boost) r
+        cross join lateral ojs._fair(g.queue, r.priority, g.tenant_id) o
+        cross join lateral unnest(ojs._cursors(o)) f
         cross join lateral (select j.id from ojs.job j
             where j.queue = g.queue and j.priority = g.priority and j.tenant_id = g.tenant_id and j.seq between g.lo and g.hi
               and j.state = 'available' and j.seq > f.again_seq
             order by j.seq limit 1) x
-        where f.behind and g.lo >= f.again_lo and g.hi > f.again_seq and (v_tenant is null or g.tenant_id = v_tenant)
+        where f.job_priority = g.priority and f.behind and g.lo >= f.again_lo and g.hi > f.again_seq
+          and (v_tenant is null or g.tenant_id = v_tenant)
         union all
         select t.queue, t.job_priority, t.tenant_id, t.id from ojs.turn t where v_tenant is null or t.tenant_id = v_tenant
         union all
@@ -8358,7 +8321,24 @@ begin
 end;
 $$;
 
-CREATE VIEW ojs._shard_counts AS
+CREATE TABLE ojs.tenant (
+    tenant_id text NOT NULL COLLATE pg_catalog."C",
+    weight numeric,
+    priority_boost integer DEFAULT 0 NOT NULL,
+    created_at timestamp with time zone DEFAULT ojs.now(),
+    limited boolean DEFAULT false NOT NULL,
+    max_priority integer DEFAULT 100 NOT NULL,
+    over_priority text DEFAULT 'refuse'::text NOT NULL,
+    throttle numeric,
+    CONSTRAINT max_priority_in_range CHECK ((((max_priority >= '-100'::integer) AND (max_priority <= 100)) OR ojs._raise('OJ422'::text, 'max_priority must be between -100 and 100'::text, '{"field": "max_priority"}'::jsonb))),
+    CONSTRAINT over_priority_known CHECK (((over_priority = ANY (ARRAY['refuse'::text, 'clamp'::text])) OR ojs._raise('OJ422'::text, 'over_priority must be "refuse" or "clamp"'::text, '{"field": "over_priority"}'::jsonb))),
+    CONSTRAINT priority_boost_in_range CHECK ((((priority_boost >= '-100'::integer) AND (priority_boost <= 100)) OR ojs._raise('OJ422'::text, 'priority_boost must be between -100 and 100'::text, '{"field": "priority_boost"}'::jsonb))),
+    CONSTRAINT weight_in_range CHECK (((weight IS NULL) OR ((weight >= 0.000001) AND (weight <= (1000000)::numeric)) OR ojs._raise('OJ422'::text, 'weight must be between 0.000001 and 1000000'::text, '{"field": "weight"}'::jsonb)))
+);
+
+ALTER TABLE ONLY ojs.tenant FORCE ROW LEVEL SECURITY;
+
+CREATE VIEW ojs._shard_sums AS
  SELECT n.tenant_id,
     n.queue,
     n.priority,
@@ -8373,21 +8353,22 @@ CREATE VIEW ojs._shard_counts AS
     n.total,
     n.failed,
     n.dispatched,
-    LEAST(w.oldest_at, b.oldest_at) AS oldest_at
-   FROM ((((( SELECT u_1.tenant_id,
+    u.lo,
+    LEAST(b.oldest_at, a.oldest_at) AS aside_at
+   FROM (((( SELECT u_1.tenant_id,
             u_1.queue,
             u_1.priority,
-            sum(u_1.scheduled) AS scheduled,
-            sum(u_1.available) AS available,
-            sum(u_1.pending) AS pending,
-            sum(u_1.active) AS active,
-            sum(u_1.retryable) AS retryable,
-            sum(u_1.completed) AS completed,
-            sum(u_1.cancelled) AS cancelled,
-            sum(u_1.discarded) AS discarded,
-            sum(u_1.total) AS total,
-            sum(u_1.failed) AS failed,
-            sum(u_1.dispatched) AS dispatched
+            (sum(u_1.scheduled))::bigint AS scheduled,
+            (sum(u_1.available))::bigint AS available,
+            (sum(u_1.pending))::bigint AS pending,
+            (sum(u_1.active))::bigint AS active,
+            (sum(u_1.retryable))::bigint AS retryable,
+            (sum(u_1.completed))::bigint AS completed,
+            (sum(u_1.cancelled))::bigint AS cancelled,
+            (sum(u_1.discarded))::bigint AS discarded,
+            (sum(u_1.total))::bigint AS total,
+            (sum(u_1.failed))::bigint AS failed,
+            (sum(u_1.dispatched))::bigint AS dispatched
            FROM ( SELECT t.tenant_id,
                     t.queue,
                     t.priority,
@@ -8418,9 +8399,24 @@ CREATE VIEW ojs._shard_counts AS
                     r.total,
                     r.failed,
                     r.dispatched
-                   FROM ojs._recent() r(tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, dispatched, rev)) u_1
+                   FROM ojs._recent() r(tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, dispatched, rev)
+                UNION ALL
+                 SELECT t.tenant_id,
+                    ''::text,
+                    0,
+                    0,
+                    0,
+                    0,
+                    0,
+                    0,
+                    0,
+                    0,
+                    0,
+                    0,
+                    0,
+                    0
+                   FROM ojs.tenant t) u_1
           GROUP BY u_1.tenant_id, u_1.queue, u_1.priority) n
-     LEFT JOIN ojs._fair_cursors() f(queue, tenant_id, job_priority, head, behind, again_lo, again_seq) ON (((n.available > (0)::numeric) AND (f.queue = n.queue) AND (f.job_priority = n.priority) AND (f.tenant_id = n.tenant_id))))
      LEFT JOIN ( SELECT u_1.tenant_id,
             u_1.queue,
             u_1.priority,
@@ -8436,18 +8432,106 @@ CREATE VIEW ojs._shard_counts AS
              JOIN ojs.job j ON (((j.queue = u_1.queue) AND (j.priority = u_1.priority) AND (j.tenant_id = u_1.tenant_id) AND (j.seq = u_1.lo) AND (j.state = 'available'::ojs.job_state))))
           WHERE (u_1.from_state = 'available'::ojs.job_state)
           GROUP BY u_1.tenant_id, u_1.queue, u_1.priority) b ON (((b.tenant_id = n.tenant_id) AND (b.queue = n.queue) AND (b.priority = n.priority))))
-     LEFT JOIN LATERAL ( SELECT min(o.enqueued_at) AS oldest_at
-           FROM (( SELECT j.enqueued_at
-                   FROM ojs.job j
-                  WHERE ((j.queue = n.queue) AND (j.priority = n.priority) AND (j.tenant_id = n.tenant_id) AND (j.state = 'available'::ojs.job_state) AND (j.seq > LEAST(COALESCE(f.head, (0)::bigint), (u.lo - 1))))
-                  ORDER BY j.seq
-                 LIMIT 1)
-                UNION ALL
-                 SELECT a.oldest_at
-                   FROM ojs._oldest_aside() a(queue, priority, tenant_id, oldest_at)
-                  WHERE ((a.queue = n.queue) AND (a.priority = n.priority) AND (a.tenant_id = n.tenant_id))) o) w ON ((n.available > (0)::numeric)));
+     LEFT JOIN ojs._oldest_aside() a(queue, priority, tenant_id, oldest_at) ON (((a.queue = n.queue) AND (a.priority = n.priority) AND (a.tenant_id = n.tenant_id))))
+  ORDER BY n.tenant_id, n.queue, n.priority;
 
-CREATE FUNCTION ojs._own_shard_counts(p_tenant text) RETURNS SETOF ojs._shard_counts
+CREATE VIEW ojs._shard_counts AS
+ SELECT n.tenant_id,
+    n.queue,
+    n.priority,
+    n.scheduled,
+    n.available,
+    n.pending,
+    n.active,
+    n.retryable,
+    n.completed,
+    n.cancelled,
+    n.discarded,
+    n.total,
+    n.failed,
+    n.dispatched,
+        CASE
+            WHEN (n.available > 0) THEN LEAST(n.aside_at, ( SELECT j.enqueued_at
+               FROM ojs.job j
+              WHERE ((j.queue = n.queue) AND (j.priority = n.priority) AND (j.tenant_id = n.tenant_id) AND (j.state = 'available'::ojs.job_state) AND (j.seq > COALESCE(LEAST(
+                    CASE (n.fair).job_priority
+                        WHEN n.priority THEN (n.fair).head
+                        ELSE ( SELECT c.head
+                           FROM unnest((n.fair).lines) c(job_priority, head, behind, again_lo, again_seq, works)
+                          WHERE (c.job_priority = n.priority))
+                    END, (n.lo - 1)), (0)::bigint)))
+              ORDER BY j.seq
+             LIMIT 1))
+            ELSE NULL::timestamp with time zone
+        END AS oldest_at,
+        CASE
+            WHEN ((n.fair).ready AND ((n.fair).job_priority = n.priority)) THEN COALESCE(( SELECT ojs._deficit(l.tenants, l.weight, l.moment, l.low, (n.fair).weight, (n.fair).vtime) AS _deficit
+               FROM ojs.level l
+              WHERE ((l.queue = n.queue) AND (l.priority = (n.fair).priority) AND (l.tenants > 0) AND (( SELECT b.unit
+                       FROM ojs.backlog b
+                      WHERE (b.queue = n.queue)
+                      ORDER BY b.rev DESC
+                     LIMIT 1) <> 'none'::ojs.unit))
+              ORDER BY l.rev DESC
+             LIMIT 1), (0)::numeric)
+            ELSE (0)::numeric
+        END AS deficit
+   FROM ( SELECT n_1.tenant_id,
+            n_1.queue,
+            n_1.priority,
+            n_1.scheduled,
+            n_1.available,
+            n_1.pending,
+            n_1.active,
+            n_1.retryable,
+            n_1.completed,
+            n_1.cancelled,
+            n_1.discarded,
+            n_1.total,
+            n_1.failed,
+            n_1.dispatched,
+            n_1.lo,
+            n_1.aside_at,
+            ( SELECT f.*::ojs.tenant_fairness AS f
+                   FROM ojs.tenant_fairness f
+                  WHERE ((f.queue = n_1.queue) AND (f.tenant_id = n_1.tenant_id) AND (f.priority = ( SELECT
+                                CASE
+                                    WHEN b.own_order THEN 0
+                                    ELSE (n_1.priority + COALESCE(t.priority_boost, 0))
+                                END AS "case"
+                           FROM ((( SELECT 1 AS "?column?") one
+                             LEFT JOIN LATERAL ( SELECT b_1.own_order
+                                   FROM ojs.backlog b_1
+                                  WHERE (b_1.queue = n_1.queue)
+                                  ORDER BY b_1.rev DESC
+                                 LIMIT 1) b ON (true))
+                             LEFT JOIN ojs.tenant t ON ((t.tenant_id = n_1.tenant_id))))))
+                  ORDER BY f.rev DESC
+                 LIMIT 1) AS fair
+           FROM ojs._shard_sums n_1
+          ORDER BY n_1.tenant_id, n_1.queue, n_1.priority) n;
+
+CREATE VIEW ojs._shard_groups AS
+ SELECT c.tenant_id,
+    c.queue,
+    (sum(c.scheduled))::bigint AS scheduled,
+    (sum(c.available))::bigint AS available,
+    (sum(c.pending))::bigint AS pending,
+    (sum(c.active))::bigint AS active,
+    (sum(c.retryable))::bigint AS retryable,
+    (sum(c.completed))::bigint AS completed,
+    (sum(c.cancelled))::bigint AS cancelled,
+    (sum(c.discarded))::bigint AS discarded,
+    min(c.oldest_at) AS oldest_at,
+    (sum(c.total))::bigint AS total_jobs,
+    (sum(c.failed))::bigint AS failed,
+    (sum(c.dispatched))::bigint AS dispatched
+   FROM ojs._shard_counts c
+  WHERE (c.queue <> ''::text)
+  GROUP BY c.tenant_id, c.queue
+  ORDER BY c.tenant_id, c.queue;
+
+CREATE FUNCTION ojs._own_shard_groups(p_tenant text) RETURNS SETOF ojs._shard_groups
     LANGUAGE sql STABLE STRICT SECURITY DEFINER ROWS 10
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_bitmapscan TO 'off'
@@ -8458,7 +8542,7 @@ CREATE FUNCTION ojs._own_shard_counts(p_tenant text) RETURNS SETOF ojs._shard_co
     SET jit TO 'off'
     SET max_parallel_workers_per_gather TO '0'
     SET plan_cache_mode TO 'force_generic_plan'
-    AS $$ select c.* from ojs._shard_counts c where c.tenant_id = case p_tenant when ojs.current_tenant() then p_tenant end $$;
+    AS $$ select s.* from ojs._shard_groups s where s.tenant_id = case p_tenant when ojs.current_tenant() then p_tenant end $$;
 
 CREATE FUNCTION ojs._own_shards(p_tenant text) RETURNS TABLE(queue text, priority integer)
     LANGUAGE sql STABLE STRICT SECURITY DEFINER ROWS 10 PARALLEL SAFE
@@ -8472,6 +8556,38 @@ CREATE FUNCTION ojs._own_shards(p_tenant text) RETURNS TABLE(queue text, priorit
     SET max_parallel_workers_per_gather TO '0'
     SET plan_cache_mode TO 'force_generic_plan'
     AS $$ select s.queue, s.priority from ojs._shards(case p_tenant when ojs.current_tenant() then p_tenant end) s $$;
+
+CREATE VIEW ojs._tenant_groups AS
+ SELECT c.tenant_id,
+    (sum(c.available))::bigint AS backlog,
+    (sum(c.active))::bigint AS active,
+    (sum(c.scheduled))::bigint AS scheduled,
+    (sum(c.pending))::bigint AS pending,
+    (sum(c.retryable))::bigint AS retryable,
+    (sum(c.completed))::bigint AS completed,
+    (sum(c.cancelled))::bigint AS cancelled,
+    (sum(c.discarded))::bigint AS discarded,
+    (sum(c.failed))::bigint AS failed,
+    (sum(c.total))::bigint AS total_jobs,
+    min(c.oldest_at) AS oldest_at,
+    sum(c.deficit) AS deficit,
+    (sum(c.dispatched))::bigint AS dispatched
+   FROM ojs._shard_counts c
+  GROUP BY c.tenant_id
+  ORDER BY c.tenant_id;
+
+CREATE FUNCTION ojs._own_tenant_groups(p_tenant text) RETURNS SETOF ojs._tenant_groups
+    LANGUAGE sql STABLE STRICT SECURITY DEFINER ROWS 1
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_sort TO 'off'
+    SET jit TO 'off'
+    SET max_parallel_workers_per_gather TO '0'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$ select s.* from ojs._tenant_groups s where s.tenant_id = case p_tenant when ojs.current_tenant() then p_tenant end $$;
 
 CREATE FUNCTION ojs._pace(p_kind text, p_name text, p_lately ojs.pace_sums) RETURNS TABLE(jobs_1m bigint, waited_1m double precision, waits_1m bigint[], jobs_5m bigint, waited_5m double precision, waits_5m bigint[], jobs_1h bigint, waited_1h double precision, waits_1h bigint[])
     LANGUAGE sql STABLE ROWS 1
@@ -10181,23 +10297,6 @@ begin
     end if;
 end;
 $$;
-
-CREATE TABLE ojs.tenant (
-    tenant_id text NOT NULL COLLATE pg_catalog."C",
-    weight numeric,
-    priority_boost integer DEFAULT 0 NOT NULL,
-    created_at timestamp with time zone DEFAULT ojs.now(),
-    limited boolean DEFAULT false NOT NULL,
-    max_priority integer DEFAULT 100 NOT NULL,
-    over_priority text DEFAULT 'refuse'::text NOT NULL,
-    throttle numeric,
-    CONSTRAINT max_priority_in_range CHECK ((((max_priority >= '-100'::integer) AND (max_priority <= 100)) OR ojs._raise('OJ422'::text, 'max_priority must be between -100 and 100'::text, '{"field": "max_priority"}'::jsonb))),
-    CONSTRAINT over_priority_known CHECK (((over_priority = ANY (ARRAY['refuse'::text, 'clamp'::text])) OR ojs._raise('OJ422'::text, 'over_priority must be "refuse" or "clamp"'::text, '{"field": "over_priority"}'::jsonb))),
-    CONSTRAINT priority_boost_in_range CHECK ((((priority_boost >= '-100'::integer) AND (priority_boost <= 100)) OR ojs._raise('OJ422'::text, 'priority_boost must be between -100 and 100'::text, '{"field": "priority_boost"}'::jsonb))),
-    CONSTRAINT weight_in_range CHECK (((weight IS NULL) OR ((weight >= 0.000001) AND (weight <= (1000000)::numeric)) OR ojs._raise('OJ422'::text, 'weight must be between 0.000001 and 1000000'::text, '{"field": "weight"}'::jsonb)))
-);
-
-ALTER TABLE ONLY ojs.tenant FORCE ROW LEVEL SECURITY;
 
 CREATE FUNCTION ojs._reweigh(p_tenant ojs.tenant, p_by integer) RETURNS void
     LANGUAGE plpgsql
@@ -15179,54 +15278,53 @@ $_$;
 CREATE VIEW ojs.shard_stats AS
  SELECT l.tenant_id,
     l.queue,
-    (sum(l.scheduled))::bigint AS scheduled,
-    (sum(l.available))::bigint AS available,
-    (sum(l.pending))::bigint AS pending,
-    (sum(l.active))::bigint AS active,
-    (sum(l.retryable))::bigint AS retryable,
-    (sum(l.completed))::bigint AS completed,
-    (sum(l.cancelled))::bigint AS cancelled,
-    (sum(l.discarded))::bigint AS discarded,
-    (ojs.now() - min(l.oldest_at)) AS oldest_wait,
-    (sum(l.total))::bigint AS total_jobs,
-    (sum(l.failed))::bigint AS failed,
-    (sum(l.dispatched))::bigint AS dispatched
-   FROM ( SELECT c.tenant_id,
-            c.queue,
-            c.priority,
-            c.scheduled,
-            c.available,
-            c.pending,
-            c.active,
-            c.retryable,
-            c.completed,
-            c.cancelled,
-            c.discarded,
-            c.total,
-            c.failed,
-            c.dispatched,
-            c.oldest_at
-           FROM ojs._shard_counts c
+    l.scheduled,
+    l.available,
+    l.pending,
+    l.active,
+    l.retryable,
+    l.completed,
+    l.cancelled,
+    l.discarded,
+    (c.now - l.oldest_at) AS oldest_wait,
+    l.total_jobs,
+    l.failed,
+    l.dispatched
+   FROM ((( SELECT s.tenant_id,
+            s.queue,
+            s.scheduled,
+            s.available,
+            s.pending,
+            s.active,
+            s.retryable,
+            s.completed,
+            s.cancelled,
+            s.discarded,
+            s.oldest_at,
+            s.total_jobs,
+            s.failed,
+            s.dispatched
+           FROM ojs._shard_groups s
           WHERE ojs._reads_all()
+          ORDER BY s.tenant_id, s.queue)
         UNION ALL
-         SELECT c.tenant_id,
-            c.queue,
-            c.priority,
-            c.scheduled,
-            c.available,
-            c.pending,
-            c.active,
-            c.retryable,
-            c.completed,
-            c.cancelled,
-            c.discarded,
-            c.total,
-            c.failed,
-            c.dispatched,
-            c.oldest_at
+         SELECT s.tenant_id,
+            s.queue,
+            s.scheduled,
+            s.available,
+            s.pending,
+            s.active,
+            s.retryable,
+            s.completed,
+            s.cancelled,
+            s.discarded,
+            s.oldest_at,
+            s.total_jobs,
+            s.failed,
+            s.dispatched
            FROM (ojs._only_tenant() t(tenant_id)
-             CROSS JOIN LATERAL ojs._own_shard_counts(t.tenant_id) c(tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, dispatched, oldest_at))) l
-  GROUP BY l.tenant_id, l.queue;
+             CROSS JOIN LATERAL ojs._own_shard_groups(t.tenant_id) s(tenant_id, queue, scheduled, available, pending, active, retryable, completed, cancelled, discarded, oldest_at, total_jobs, failed, dispatched))) l
+     CROSS JOIN ( SELECT ojs.now() AS now) c);
 
 CREATE VIEW ojs.queue_stats AS
  SELECT s.queue,
@@ -15270,34 +15368,24 @@ CREATE VIEW ojs.queue_stats AS
                     s_1.failed
                    FROM ojs.shard_stats s_1
                 UNION ALL
-                 SELECT q.queue,
-                    0,
-                    0,
-                    0,
-                    0,
-                    0,
-                    0,
-                    0,
-                    0,
-                    NULL::interval,
-                    0,
-                    0
-                   FROM ojs.queue q
-                UNION ALL
-                 SELECT r.queue,
-                    0,
-                    0,
-                    0,
-                    0,
-                    0,
-                    0,
-                    0,
-                    0,
-                    NULL::interval,
-                    0,
-                    0
-                   FROM ojs.rule r
-                  WHERE ((r.tenant_id = ''::text) AND (r.queue <> ''::text))) p
+                 SELECT n.queue,
+                    (0)::bigint AS int8,
+                    (0)::bigint AS int8,
+                    (0)::bigint AS int8,
+                    (0)::bigint AS int8,
+                    (0)::bigint AS int8,
+                    (0)::bigint AS int8,
+                    (0)::bigint AS int8,
+                    (0)::bigint AS int8,
+                    NULL::interval AS "interval",
+                    (0)::bigint AS int8,
+                    (0)::bigint AS int8
+                   FROM ( SELECT q.queue
+                           FROM ojs.queue q
+                        UNION ALL
+                         SELECT r.queue
+                           FROM ojs.rule r
+                          WHERE ((r.tenant_id = ''::text) AND (r.queue <> ''::text))) n) p
           GROUP BY p.queue) s
      LEFT JOIN ojs.rule c ON (((c.tenant_id = ''::text) AND (c.queue = s.queue))));
 
@@ -17242,76 +17330,6 @@ CREATE VIEW ojs._tenant_names WITH (security_invoker='true') AS
            FROM ojs.tenant t) n
   WHERE ojs._reads_all();
 
-CREATE VIEW ojs._tenant_parts AS
- SELECT s.tenant_id,
-    s.available,
-    s.active,
-    s.scheduled,
-    s.pending,
-    s.retryable,
-    s.completed,
-    s.cancelled,
-    s.discarded,
-    s.failed,
-    s.total_jobs,
-    s.oldest_wait,
-    s.dispatched,
-    (0)::numeric AS deficit,
-    true AS known
-   FROM ojs.shard_stats s
-UNION ALL
- SELECT t.tenant_id,
-    0 AS available,
-    0 AS active,
-    0 AS scheduled,
-    0 AS pending,
-    0 AS retryable,
-    0 AS completed,
-    0 AS cancelled,
-    0 AS discarded,
-    0 AS failed,
-    0 AS total_jobs,
-    NULL::interval AS oldest_wait,
-    0 AS dispatched,
-    0 AS deficit,
-    true AS known
-   FROM ojs.tenant t
-  WHERE ojs._reads_all()
-UNION ALL
- SELECT t.tenant_id,
-    0 AS available,
-    0 AS active,
-    0 AS scheduled,
-    0 AS pending,
-    0 AS retryable,
-    0 AS completed,
-    0 AS cancelled,
-    0 AS discarded,
-    0 AS failed,
-    0 AS total_jobs,
-    NULL::interval AS oldest_wait,
-    0 AS dispatched,
-    0 AS deficit,
-    true AS known
-   FROM ojs._own_tenant t
-UNION ALL
- SELECT f.tenant_id,
-    0 AS available,
-    0 AS active,
-    0 AS scheduled,
-    0 AS pending,
-    0 AS retryable,
-    0 AS completed,
-    0 AS cancelled,
-    0 AS discarded,
-    0 AS failed,
-    0 AS total_jobs,
-    NULL::interval AS oldest_wait,
-    0 AS dispatched,
-    f.deficit,
-    false AS known
-   FROM ojs._fairness() f(queue, priority, tenant_id, rev, ready, vtime, weight, deficit, charged, job_priority, seconds, head, behind, again_lo, again_seq, limited, parked, lines);
-
 CREATE TABLE ojs.again (
     queue text NOT NULL COLLATE pg_catalog."C",
     priority integer NOT NULL,
@@ -18029,18 +18047,6 @@ UNION ALL
   WHERE ((r.xmin IS NOT NULL) OR (r.catalog_xmin IS NOT NULL));
 
 CREATE VIEW ojs.tenant_stats AS
- WITH served AS MATERIALIZED (
-         SELECT w_1.tenant_id,
-            (w_1.weight / sum(w_1.weight) OVER ()) AS share
-           FROM ojs._served_tenants w_1
-        ), minute AS (
-         SELECT t.tenant_id,
-            count(*) AS jobs
-           FROM (ojs.lease l
-             CROSS JOIN LATERAL unnest(l.tenants) t(tenant_id))
-          WHERE (ojs._reads_all() AND (l.at > (( SELECT ojs.now() AS now) - '00:01:00'::interval)))
-          GROUP BY t.tenant_id
-        )
  SELECT s.tenant_id,
     COALESCE(u.alike, c.weight, u.fallback) AS weight,
     s.backlog,
@@ -18053,33 +18059,49 @@ CREATE VIEW ojs.tenant_stats AS
     s.discarded,
     s.failed,
     s.total_jobs,
-    s.oldest_wait,
+    (n.now - s.oldest_at) AS oldest_wait,
     s.deficit,
         CASE
-            WHEN ojs._reads_all() THEN round(w.share, 4)
+            WHEN ( SELECT ojs._reads_all() AS _reads_all) THEN round(w.share, 4)
             WHEN ((s.backlog > 0) OR (s.active > 0)) THEN 1.0000
             ELSE NULL::numeric
         END AS effective_share,
-    round(((m.jobs)::numeric / ( SELECT sum(m_1.jobs) AS sum
-           FROM minute m_1)), 4) AS actual_share,
+    round(((m.jobs)::numeric / m.all_jobs), 4) AS actual_share,
     s.dispatched
-   FROM ((((( SELECT p.tenant_id,
-            (sum(p.available))::bigint AS backlog,
-            (sum(p.active))::bigint AS active,
-            (sum(p.scheduled))::bigint AS scheduled,
-            (sum(p.pending))::bigint AS pending,
-            (sum(p.retryable))::bigint AS retryable,
-            (sum(p.completed))::bigint AS completed,
-            (sum(p.cancelled))::bigint AS cancelled,
-            (sum(p.discarded))::bigint AS discarded,
-            (sum(p.failed))::bigint AS failed,
-            (sum(p.total_jobs))::bigint AS total_jobs,
-            max(p.oldest_wait) AS oldest_wait,
-            sum(p.deficit) AS deficit,
-            (sum(p.dispatched))::bigint AS dispatched
-           FROM ojs._tenant_parts p
-          GROUP BY p.tenant_id
-         HAVING bool_or(p.known)) s
+   FROM ((((((( SELECT g.tenant_id,
+            g.backlog,
+            g.active,
+            g.scheduled,
+            g.pending,
+            g.retryable,
+            g.completed,
+            g.cancelled,
+            g.discarded,
+            g.failed,
+            g.total_jobs,
+            g.oldest_at,
+            g.deficit,
+            g.dispatched
+           FROM ojs._tenant_groups g
+          WHERE ojs._reads_all()
+          ORDER BY g.tenant_id)
+        UNION ALL
+         SELECT g.tenant_id,
+            g.backlog,
+            g.active,
+            g.scheduled,
+            g.pending,
+            g.retryable,
+            g.completed,
+            g.cancelled,
+            g.discarded,
+            g.failed,
+            g.total_jobs,
+            g.oldest_at,
+            g.deficit,
+            g.dispatched
+           FROM (ojs._only_tenant() t(tenant_id)
+             CROSS JOIN LATERAL ojs._own_tenant_groups(t.tenant_id) g(tenant_id, backlog, active, scheduled, pending, retryable, completed, cancelled, discarded, failed, total_jobs, oldest_at, deficit, dispatched))) s
      LEFT JOIN ( SELECT c_1.tenant_id,
             c_1.weight,
             c_1.priority_boost,
@@ -18101,8 +18123,17 @@ CREATE VIEW ojs.tenant_stats AS
             _own_tenant.throttle
            FROM ojs._own_tenant) c ON ((c.tenant_id = s.tenant_id)))
      CROSS JOIN ojs._usual_weight u)
-     LEFT JOIN served w ON ((w.tenant_id = s.tenant_id)))
-     LEFT JOIN minute m ON ((m.tenant_id = s.tenant_id)));
+     CROSS JOIN ( SELECT ojs.now() AS now) n)
+     LEFT JOIN ( SELECT w_1.tenant_id,
+            (w_1.weight / sum(w_1.weight) OVER ()) AS share
+           FROM ojs._served_tenants w_1) w ON ((w.tenant_id = s.tenant_id)))
+     LEFT JOIN ( SELECT t.tenant_id,
+            count(*) AS jobs,
+            sum(count(*)) OVER () AS all_jobs
+           FROM (ojs.lease l
+             CROSS JOIN LATERAL unnest(l.tenants) t(tenant_id))
+          WHERE (ojs._reads_all() AND (l.at > (( SELECT ojs.now() AS now) - '00:01:00'::interval)))
+          GROUP BY t.tenant_id) m ON ((m.tenant_id = s.tenant_id)));
 
 CREATE VIEW ojs.overview WITH (security_invoker='true') AS
  SELECT

@@ -107,8 +107,8 @@ func TestFunctionsAndViewsAreClosed(t *testing.T) {
 		where `+ours+` and c.relkind in ('v', 'm') and not coalesce('security_invoker=true' = any (c.reloptions), false) order by 1`)
 	if want := strings.Fields(`
 		_own_audit _own_cron _own_cron_run _own_job _own_quota _own_refused _own_rule _own_tenant _own_throttle _own_worker _quota_use
-		_served_tenants _shard_counts _tenant_parts _usual_weight audit_trail cron_runs crons limits queue_stats refusals rule_stats
-		shard_stats tenant_stats throttles workers`); !slices.Equal(owners, want) {
+		_served_tenants _shard_counts _shard_groups _shard_sums _tenant_groups _usual_weight audit_trail cron_runs crons limits queue_stats
+		refusals rule_stats shard_stats tenant_stats throttles workers`); !slices.Equal(owners, want) {
 		t.Errorf("views that do not run with their reader's rights are %q, want %q", owners, want)
 	}
 	expectNone(t, d.Pool, "relations of somebody else", `
@@ -222,15 +222,15 @@ execute ojs._attempts(integer,jsonb)
 execute ojs._default_tenant()
 execute ojs._required_tenant(jsonb)
 execute ojs._defaulted(text,ojs._defaults)
-execute ojs._fair_cursors()
-execute ojs._fairness()
+execute ojs._deficit(integer,numeric,numeric,numeric,numeric,numeric)
 execute ojs._first_state(boolean,timestamptz,timestamptz)
 execute ojs._raise(text,text,jsonb,text)
 execute ojs._oldest_aside()
 execute ojs._only_tenant()
 execute ojs._grown(ojs.quota,double precision,timestamptz,timestamptz)
-execute ojs._own_shard_counts(text)
+execute ojs._own_shard_groups(text)
 execute ojs._own_shards(text)
+execute ojs._own_tenant_groups(text)
 execute ojs._recent()
 execute ojs._refuse_long(text,text)
 execute ojs._result_until(timestamptz,json,json)
@@ -449,7 +449,8 @@ func TestTenantsSeeTheirOwnOnly(t *testing.T) {
 	}
 	for _, source := range append(
 		sources,
-		"ojs.events(p_limit => 1000)", "ojs._recent()", "ojs._arrivals()", "ojs._fairness()", "ojs._fair_cursors()", "ojs._oldest_aside()",
+		"ojs.events(p_limit => 1000)", "ojs._recent()", "ojs._arrivals()", "ojs._oldest_aside()", "ojs._own_shard_groups('globex')",
+		"ojs._own_tenant_groups('globex')", "ojs._own_shard_groups('acme')", "ojs._own_tenant_groups('acme')",
 		"ojs.heartbeat('shared-worker', array['"+n.theirs["active"]+"'::uuid] || (select array_agg(id) from ojs.jobs))",
 	) {
 		if got := list[string](t, acme, "select distinct tenant_id from "+source); len(got) > 1 || len(got) == 1 && got[0] != "acme" {
@@ -467,7 +468,7 @@ func TestTenantsSeeTheirOwnOnly(t *testing.T) {
 	}
 	// Not even the names of queues that are others' only.
 	for _, source := range []string{
-		"ojs.queue_stats", "ojs.shard_stats", "ojs.events(p_limit => 1000)", "ojs.jobs", "ojs._fairness()", "ojs._fair_cursors()",
+		"ojs.queue_stats", "ojs.shard_stats", "ojs.events(p_limit => 1000)", "ojs.jobs", "ojs._own_shard_groups('globex')",
 	} {
 		if got := list[string](t, acme, "select distinct queue from "+source+" where queue like 'secret%'"); len(got) > 0 {
 			t.Errorf("acme reads in %s of %q", source, got)
@@ -798,7 +799,7 @@ func TestUnmappedRoles(t *testing.T) {
 	}
 	for _, source := range []string{
 		"ojs.jobs", "ojs.job", "ojs.results", "ojs.shard_stats", "ojs.tenant_stats", "ojs.workers", "ojs.crons", "ojs.cron_runs",
-		"ojs._fairness()", "ojs._fair_cursors()", "ojs.queue_stats",
+		"ojs._own_shard_groups('acme')", "ojs._own_tenant_groups('acme')", "ojs.queue_stats",
 	} {
 		if got := one[int](t, member, "select count(*) from "+source); got != 0 {
 			t.Errorf("a login without a tenant sees %d rows of %s", got, source)

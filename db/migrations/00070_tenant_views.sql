@@ -2,51 +2,6 @@
 set local role ojs_owner;
 set local check_function_bodies = off;
 
--- Tenants read the fairness state by this function. The table has an index without a tenant in it, and explain analyze of a query on the
--- table would count the rows of others.
--- +goose StatementBegin
-create function ojs._fairness() returns setof ojs.tenant_fairness
-language plpgsql stable security definer rows 100 set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_tenant text := ojs.current_tenant();
-begin
-    if v_tenant is null and not ojs._sees_all() then
-        return;
-    end if;
-    return query
-    -- The time of a tenant that comes says how many jobs its level has served.
-    select f.queue, f.priority, f.tenant_id, f.rev, f.ready, case when v_tenant is null then f.vtime end, f.weight,
-        case when f.ready and l.tenants > 0 and (select b.unit <> 'none' from ojs._backlog(f.queue) b)
-            then ojs._deficit(l.tenants, l.weight, l.moment, l.low, f.weight, f.vtime) else 0 end,
-        f.charged, f.job_priority, f.seconds, f.head, f.behind, f.again_lo, f.again_seq, f.limited, f.parked, f.lines
-    from ojs.tenant_fairness f
-    left join (
-        select distinct on (l.queue, l.priority) l.* from ojs.level l order by l.queue, l.priority, l.rev desc
-    ) l on f.ready and l.queue = f.queue and l.priority = f.priority
-    where v_tenant is null or f.tenant_id = v_tenant;
-end;
-$$;
--- +goose StatementEnd
-comment on function ojs._fairness() is
-'The rows of ojs.tenant_fairness that are the caller''s to see, with the deficit as it is at this moment.';
-
--- +goose StatementBegin
-create function ojs._fair_cursors()
-returns table (queue text, tenant_id text, job_priority int, head bigint, behind boolean, again_lo bigint, again_seq bigint)
-language plpgsql stable security definer rows 100 set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_tenant text := ojs.current_tenant();
-    v_all    boolean := v_tenant is null and ojs._sees_all();
-begin
-    return query select f.queue, f.tenant_id, c.job_priority, c.head, c.behind, c.again_lo, c.again_seq
-    from ojs.tenant_fairness f cross join lateral unnest(ojs._cursors(f)) c where v_all or f.tenant_id = v_tenant;
-end;
-$$;
--- +goose StatementEnd
-comment on function ojs._fair_cursors() is 'Cursors that are the caller''s to see: a row per queue, tenant and priority of jobs.';
-
 -- +goose StatementBegin
 create function ojs._oldest_aside() returns table (queue text, priority int, tenant_id text, oldest_at timestamptz)
 language plpgsql stable security definer rows 100 set search_path = pg_catalog, pg_temp
@@ -61,12 +16,16 @@ begin
     from (
         select g.queue, g.priority, g.tenant_id, x.id
         from ojs.again g
-        join ojs._fair_cursors() f on f.queue = g.queue and f.job_priority = g.priority and f.tenant_id = g.tenant_id
+        left join ojs.tenant t on t.tenant_id = g.tenant_id
+        cross join lateral ojs._rank(g.queue, g.priority, t.priority_boost) r
+        cross join lateral ojs._fair(g.queue, r.priority, g.tenant_id) o
+        cross join lateral unnest(ojs._cursors(o)) f
         cross join lateral (select j.id from ojs.job j
             where j.queue = g.queue and j.priority = g.priority and j.tenant_id = g.tenant_id and j.seq between g.lo and g.hi
               and j.state = 'available' and j.seq > f.again_seq
             order by j.seq limit 1) x
-        where f.behind and g.lo >= f.again_lo and g.hi > f.again_seq and (v_tenant is null or g.tenant_id = v_tenant)
+        where f.job_priority = g.priority and f.behind and g.lo >= f.again_lo and g.hi > f.again_seq
+          and (v_tenant is null or g.tenant_id = v_tenant)
         union all
         select t.queue, t.job_priority, t.tenant_id, t.id from ojs.turn t where v_tenant is null or t.tenant_id = v_tenant
         union all
@@ -104,13 +63,15 @@ $$;
 -- +goose StatementEnd
 comment on function ojs._arrivals() is 'Jobs that became available since the last decision, per statement. The caller''s to see only.';
 
--- Adds, per tenant, queue and priority, what the journals say since the roll-up to the tally, and finds the oldest job in line.
-create view ojs._shard_counts as
-select n.*, least(w.oldest_at, b.oldest_at) as oldest_at
+-- Adds, per tenant, queue and priority, what the journals say since the roll-up to the tally, and what came since the last decision and may
+-- lie before a cursor. In order, or whoever asks for the first hundred rows would wait until the first job of each line has been found.
+create view ojs._shard_sums as
+select n.*, u.lo, least(b.oldest_at, a.oldest_at) as aside_at
 from (
-    select u.tenant_id, u.queue, u.priority, sum(u.scheduled) as scheduled, sum(u.available) as available, sum(u.pending) as pending,
-        sum(u.active) as active, sum(u.retryable) as retryable, sum(u.completed) as completed, sum(u.cancelled) as cancelled,
-        sum(u.discarded) as discarded, sum(u.total) as total, sum(u.failed) as failed, sum(u.dispatched) as dispatched
+    select u.tenant_id, u.queue, u.priority, sum(u.scheduled)::bigint as scheduled, sum(u.available)::bigint as available,
+        sum(u.pending)::bigint as pending, sum(u.active)::bigint as active, sum(u.retryable)::bigint as retryable,
+        sum(u.completed)::bigint as completed, sum(u.cancelled)::bigint as cancelled, sum(u.discarded)::bigint as discarded,
+        sum(u.total)::bigint as total, sum(u.failed)::bigint as failed, sum(u.dispatched)::bigint as dispatched
     from (
         select t.tenant_id, t.queue, t.priority, t.scheduled, t.available, t.pending, t.active, t.retryable, t.completed, t.cancelled,
             t.discarded, t.total, t.failed, t.dispatched
@@ -119,12 +80,12 @@ from (
         select r.tenant_id, r.queue, r.priority, r.scheduled, r.available, r.pending, r.active, r.retryable, r.completed, r.cancelled,
             r.discarded, r.total, r.failed, r.dispatched
         from ojs._recent() r
+        union all
+        select t.tenant_id, '', 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 from ojs.tenant t
     ) u
     group by u.tenant_id, u.queue, u.priority
 ) n
-left join ojs._fair_cursors() f on n.available > 0 and f.queue = n.queue and f.job_priority = n.priority and f.tenant_id = n.tenant_id
--- Jobs that became available since the last decision and may lie before the cursor: from the lowest one of those that committed late the
--- line is searched; jobs that came back are looked up one by one.
+-- From the lowest one of those that committed late the line is searched. Jobs that came back are looked up one by one.
 left join (
     select u.tenant_id, u.queue, u.priority, min(u.lo) as lo from ojs._arrivals() u where u.from_state is distinct from 'available'
     group by u.tenant_id, u.queue, u.priority
@@ -136,39 +97,84 @@ left join (
     where u.from_state = 'available'
     group by u.tenant_id, u.queue, u.priority
 ) b on b.tenant_id = n.tenant_id and b.queue = n.queue and b.priority = n.priority
-left join lateral (
-    select min(o.enqueued_at) as oldest_at
-    from (
-        (select j.enqueued_at from ojs.job j
+left join ojs._oldest_aside() a on a.queue = n.queue and a.priority = n.priority and a.tenant_id = n.tenant_id
+order by n.tenant_id, n.queue, n.priority;
+comment on view ojs._shard_sums is
+'Numbers of jobs per (tenant, queue, priority) as of now, and what lies before the cursor; beside these a row of zeros without a queue for
+each tenant that is configured.';
+
+-- Everything by key, row by row: the state of fairness of one tenant would else be found by reading that of all. Expressions that nobody
+-- reads are left out. The effective priority is as in ojs._rank, which not everybody who reads may call.
+create view ojs._shard_counts as
+select n.tenant_id, n.queue, n.priority, n.scheduled, n.available, n.pending, n.active, n.retryable, n.completed, n.cancelled,
+    n.discarded, n.total, n.failed, n.dispatched,
+    case when n.available > 0 then least(n.aside_at, (
+        select j.enqueued_at from ojs.job j
         where j.queue = n.queue and j.priority = n.priority and j.tenant_id = n.tenant_id and j.state = 'available'
-          and j.seq > least(coalesce(f.head, 0), u.lo - 1)
-        order by j.seq limit 1)
-        union all
-        select a.oldest_at from ojs._oldest_aside() a where a.queue = n.queue and a.priority = n.priority and a.tenant_id = n.tenant_id
-    ) o
-) w on n.available > 0;
+          and j.seq > coalesce(least(case (n.fair).job_priority when n.priority then (n.fair).head
+                else (select c.head from unnest((n.fair).lines) c where c.job_priority = n.priority) end, n.lo - 1), 0)
+        order by j.seq limit 1)) end as oldest_at,
+    -- Where priorities of a tenant share one state, it counts beside that of its next jobs.
+    case when (n.fair).ready and (n.fair).job_priority = n.priority then coalesce((
+        select ojs._deficit(l.tenants, l.weight, l.moment, l.low, (n.fair).weight, (n.fair).vtime)
+        from ojs.level l where l.queue = n.queue and l.priority = (n.fair).priority and l.tenants > 0
+          and (select b.unit from ojs.backlog b where b.queue = n.queue order by b.rev desc limit 1) <> 'none'
+        order by l.rev desc limit 1), 0) else 0 end as deficit
+from (
+    select n.*, (
+        select f.*::ojs.tenant_fairness from ojs.tenant_fairness f
+        where f.queue = n.queue and f.tenant_id = n.tenant_id and f.priority = (
+            select case when b.own_order then 0 else n.priority + coalesce(t.priority_boost, 0) end
+            from (select 1) one
+            left join lateral (select b.own_order from ojs.backlog b where b.queue = n.queue order by b.rev desc limit 1) b on true
+            left join ojs.tenant t on t.tenant_id = n.tenant_id)
+        order by f.rev desc limit 1) as fair
+    from ojs._shard_sums n order by n.tenant_id, n.queue, n.priority
+) n;
 comment on view ojs._shard_counts is
-'Numbers of jobs per (tenant, queue, priority) as of now, and when the first in line became available.';
+'As ojs._shard_sums, with when the first in line became available, and how many jobs the tenant is owed at this moment.';
+
+create view ojs._shard_groups as
+select c.tenant_id, c.queue, sum(c.scheduled)::bigint as scheduled, sum(c.available)::bigint as available,
+    sum(c.pending)::bigint as pending, sum(c.active)::bigint as active, sum(c.retryable)::bigint as retryable,
+    sum(c.completed)::bigint as completed, sum(c.cancelled)::bigint as cancelled, sum(c.discarded)::bigint as discarded,
+    min(c.oldest_at) as oldest_at, sum(c.total)::bigint as total_jobs, sum(c.failed)::bigint as failed,
+    sum(c.dispatched)::bigint as dispatched
+from ojs._shard_counts c where c.queue <> '' group by c.tenant_id, c.queue order by c.tenant_id, c.queue;
+comment on view ojs._shard_groups is 'What ojs.shard_stats shows, of all tenants.';
+
+create view ojs._tenant_groups as
+select c.tenant_id, sum(c.available)::bigint as backlog, sum(c.active)::bigint as active, sum(c.scheduled)::bigint as scheduled,
+    sum(c.pending)::bigint as pending, sum(c.retryable)::bigint as retryable, sum(c.completed)::bigint as completed,
+    sum(c.cancelled)::bigint as cancelled, sum(c.discarded)::bigint as discarded, sum(c.failed)::bigint as failed,
+    sum(c.total)::bigint as total_jobs, min(c.oldest_at) as oldest_at, sum(c.deficit) as deficit, sum(c.dispatched)::bigint as dispatched
+from ojs._shard_counts c group by c.tenant_id order by c.tenant_id;
+comment on view ojs._tenant_groups is 'What ojs.tenant_stats adds up, of all tenants.';
 
 -- +goose StatementBegin
-create function ojs._own_shard_counts(p_tenant text) returns setof ojs._shard_counts
+create function ojs._own_shard_groups(p_tenant text) returns setof ojs._shard_groups
 language sql stable strict security definer rows 10 set search_path = pg_catalog, pg_temp
-as $$ select c.* from ojs._shard_counts c where c.tenant_id = case p_tenant when ojs.current_tenant() then p_tenant end $$;
+as $$ select s.* from ojs._shard_groups s where s.tenant_id = case p_tenant when ojs.current_tenant() then p_tenant end $$;
 -- +goose StatementEnd
-comment on function ojs._own_shard_counts(text) is 'The rows of ojs._shard_counts of the caller''s tenant; for another tenant none.';
+comment on function ojs._own_shard_groups(text) is 'The rows of ojs._shard_groups of the caller''s tenant; for another tenant none.';
+
+-- +goose StatementBegin
+create function ojs._own_tenant_groups(p_tenant text) returns setof ojs._tenant_groups
+language sql stable strict security definer rows 1 set search_path = pg_catalog, pg_temp
+as $$ select s.* from ojs._tenant_groups s where s.tenant_id = case p_tenant when ojs.current_tenant() then p_tenant end $$;
+-- +goose StatementEnd
+comment on function ojs._own_tenant_groups(text) is 'The row of ojs._tenant_groups of the caller''s tenant; for another tenant none.';
 
 create view ojs.shard_stats as
-select l.tenant_id, l.queue, sum(l.scheduled)::bigint as scheduled, sum(l.available)::bigint as available,
-    sum(l.pending)::bigint as pending, sum(l.active)::bigint as active, sum(l.retryable)::bigint as retryable,
-    sum(l.completed)::bigint as completed, sum(l.cancelled)::bigint as cancelled, sum(l.discarded)::bigint as discarded,
-    ojs.now() - min(l.oldest_at) as oldest_wait, sum(l.total)::bigint as total_jobs, sum(l.failed)::bigint as failed,
-    sum(l.dispatched)::bigint as dispatched
+select l.tenant_id, l.queue, l.scheduled, l.available, l.pending, l.active, l.retryable, l.completed, l.cancelled, l.discarded,
+    c.now - l.oldest_at as oldest_wait, l.total_jobs, l.failed, l.dispatched
 from (
-    select c.* from ojs._shard_counts c where ojs._reads_all()
+    (select s.* from ojs._shard_groups s where ojs._reads_all() order by s.tenant_id, s.queue)
     union all
-    select c.* from ojs._only_tenant() t(tenant_id) cross join lateral ojs._own_shard_counts(t.tenant_id) c
+    select s.* from ojs._only_tenant() t(tenant_id) cross join lateral ojs._own_shard_groups(t.tenant_id) s
 ) l
-group by l.tenant_id, l.queue;
+-- One moment for all rows. With a function that tells another each time, the planner would do all of the view before a limit.
+cross join (select ojs.now() as now) c;
 comment on view ojs.shard_stats is
 'One row per tenant and queue: jobs by state now (scheduled, available, pending, active, retryable) and ever (completed, cancelled,
 discarded, total_jobs, dispatched; failed counts attempts), and how long the first in line has waited. Exact as of the reading
@@ -188,9 +194,10 @@ from (
             s.total_jobs, s.failed
         from ojs.shard_stats s
         union all
-        select q.queue, 0, 0, 0, 0, 0, 0, 0, 0, null, 0, 0 from ojs.queue q
-        union all
-        select r.queue, 0, 0, 0, 0, 0, 0, 0, 0, null, 0, 0 from ojs.rule r where r.tenant_id = '' and r.queue <> ''
+        -- Of these types, or the planner would find the first jobs in line for readers of other columns, too.
+        select n.queue, 0::bigint, 0::bigint, 0::bigint, 0::bigint, 0::bigint, 0::bigint, 0::bigint, 0::bigint, null::interval, 0::bigint,
+            0::bigint
+        from (select q.queue from ojs.queue q union all select r.queue from ojs.rule r where r.tenant_id = '' and r.queue <> '') n
     ) p
     group by p.queue
 ) s
@@ -198,22 +205,6 @@ left join ojs.rule c on c.tenant_id = '' and c.queue = s.queue;
 comment on view ojs.queue_stats is
 'One row per queue: as ojs.shard_stats, summed over the tenants the reader may see; tenants: how many have jobs available or
 active; paused: dispatch stands still.';
-
--- What is asked of one tenant is read of one tenant: the condition goes down into each part of the union. Only the sums over all tenants,
--- of which shares are parts, need all of them.
-create view ojs._tenant_parts as
-select s.tenant_id, s.available, s.active, s.scheduled, s.pending, s.retryable, s.completed, s.cancelled, s.discarded, s.failed,
-    s.total_jobs, s.oldest_wait, s.dispatched, 0::numeric as deficit, true as known
-from ojs.shard_stats s
-union all
-select t.tenant_id, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, null, 0, 0, true from ojs.tenant t where ojs._reads_all()
-union all
-select t.tenant_id, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, null, 0, 0, true from ojs._own_tenant t
-union all
-select f.tenant_id, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, null, 0, f.deficit, false from ojs._fairness() f;
-comment on view ojs._tenant_parts is
-'What ojs.tenant_stats adds up per tenant: its shards, its deficits, and zeros for one that is configured. known: the tenant is to be
-shown.';
 
 -- A tenant's login may not read ojs.queue_weight, so that the views cannot ask ojs._weight_in.
 create view ojs._usual_weight as
@@ -254,29 +245,25 @@ where ojs._reads_all();
 comment on view ojs._queue_names is 'The queues of ojs.queue_stats, at the cost of their names alone. Nothing for a tenant''s login.';
 
 create view ojs.tenant_stats as
-with served as materialized (
-    select w.tenant_id, w.weight / sum(w.weight) over () as share from ojs._served_tenants w
-), minute as (
-    select t.tenant_id, count(*) as jobs from ojs.lease l cross join lateral unnest(l.tenants) t(tenant_id)
-    where ojs._reads_all() and l.at > (select ojs.now()) - interval '1 minute' group by t.tenant_id
-)
 select s.tenant_id, coalesce(u.alike, c.weight, u.fallback) as weight,
     s.backlog, s.active, s.scheduled, s.pending, s.retryable, s.completed, s.cancelled, s.discarded, s.failed, s.total_jobs,
-    s.oldest_wait, s.deficit,
-    case when ojs._reads_all() then round(w.share, 4) when s.backlog > 0 or s.active > 0 then 1.0000 end as effective_share,
-    round(m.jobs / (select sum(m.jobs) from minute m), 4) as actual_share, s.dispatched
+    n.now - s.oldest_at as oldest_wait, s.deficit,
+    case when (select ojs._reads_all()) then round(w.share, 4) when s.backlog > 0 or s.active > 0 then 1.0000 end as effective_share,
+    round(m.jobs / m.all_jobs, 4) as actual_share, s.dispatched
 from (
-    select p.tenant_id, sum(p.available)::bigint as backlog, sum(p.active)::bigint as active, sum(p.scheduled)::bigint as scheduled,
-        sum(p.pending)::bigint as pending, sum(p.retryable)::bigint as retryable, sum(p.completed)::bigint as completed,
-        sum(p.cancelled)::bigint as cancelled, sum(p.discarded)::bigint as discarded, sum(p.failed)::bigint as failed,
-        sum(p.total_jobs)::bigint as total_jobs, max(p.oldest_wait) as oldest_wait, sum(p.deficit) as deficit,
-        sum(p.dispatched)::bigint as dispatched
-    from ojs._tenant_parts p group by p.tenant_id having bool_or(p.known)
+    (select g.* from ojs._tenant_groups g where ojs._reads_all() order by g.tenant_id)
+    union all
+    select g.* from ojs._only_tenant() t(tenant_id) cross join lateral ojs._own_tenant_groups(t.tenant_id) g
 ) s
 left join (select c.* from ojs.tenant c where ojs._reads_all() union all select * from ojs._own_tenant) c on c.tenant_id = s.tenant_id
 cross join ojs._usual_weight u
-left join served w on w.tenant_id = s.tenant_id
-left join minute m on m.tenant_id = s.tenant_id;
+cross join (select ojs.now() as now) n
+left join (select w.tenant_id, w.weight / sum(w.weight) over () as share from ojs._served_tenants w) w on w.tenant_id = s.tenant_id
+left join (
+    select t.tenant_id, count(*) as jobs, sum(count(*)) over () as all_jobs
+    from ojs.lease l cross join lateral unnest(l.tenants) t(tenant_id)
+    where ojs._reads_all() and l.at > (select ojs.now()) - interval '1 minute' group by t.tenant_id
+) m on m.tenant_id = s.tenant_id;
 comment on view ojs.tenant_stats is
 'One row per tenant: weight: the one it has in queues that do not say (ojs.queue_weight: in those that do); jobs now (backlog = available,
 active, scheduled, pending, retryable) and ever (completed, cancelled, discarded, total_jobs, dispatched; failed counts attempts); how long
@@ -286,8 +273,10 @@ part of what was handed out in the last minute, null for a tenant''s login. A te
 itself.';
 
 create view ojs.rule_stats as
-select r.tenant_id, r.queue, r.most as max_concurrency, u.active, r.paused_at, case when ojs._reads_all() then r.paused_by end as paused_by,
-    case when ojs._reads_all() then r.reason end as reason, case when ojs._reads_all() then r.limit_reason end as limit_reason
+select r.tenant_id, r.queue, r.most as max_concurrency, u.active, r.paused_at,
+    case when (select ojs._reads_all()) then r.paused_by end as paused_by,
+    case when (select ojs._reads_all()) then r.reason end as reason,
+    case when (select ojs._reads_all()) then r.limit_reason end as limit_reason
 from (select * from ojs.rule where ojs._reads_all() union all select * from ojs._own_rule) r
 left join lateral (select u.active from ojs.usage u where u.tenant_id = r.tenant_id and u.queue = r.queue
     order by u.rev desc limit 1) u on true;

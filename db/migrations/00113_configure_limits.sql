@@ -22,7 +22,7 @@ comment on view ojs._own_quota is 'The limits of a tenant itself; for others non
 create view ojs.limits as
 select l.tenant_id, l.queue, l.resource, l.maximum, l.period, l.burst, l.soft, l.current,
     round(l.current / nullif(coalesce(l.burst, l.maximum), 0)::numeric, 3) as used_up,
-    case when ojs._reads_all() then l.reason end as reason
+    case when (select ojs._reads_all()) then l.reason end as reason
 from (
     select * from ojs._quota_use where ojs._reads_all()
     union all

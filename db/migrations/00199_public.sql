@@ -39,8 +39,9 @@ select ojs._to_each('{
 -- Helpers that views, columns' defaults, policies and triggers call with the rights of whoever reads or writes.
 select ojs._to_each('{
         _default_tenant, _required_tenant, _tenant_valid, _uuid_v7, _type_only, _no_type, _raise, _with_fault, _refuse_long, _first_state,
-        _attempts, _retry_max_attempts, _defaulted, _result_until, _arrivals, _recent, _fairness, _fair_cursors, _oldest_aside,
-        _heartbeat_timeout, _sees_all, _reads_all, _only_tenant, _own_shards, _own_shard_counts, _grown, _served_queues}',
+        _attempts, _retry_max_attempts, _defaulted, _result_until, _arrivals, _recent, _deficit, _oldest_aside,
+        _heartbeat_timeout, _sees_all, _reads_all, _only_tenant, _own_shards, _own_shard_groups, _own_tenant_groups, _grown,
+        _served_queues}',
     'grant execute on function %s to ojs_service, ojs_operator, ojs_producer, ojs_tenant');
 
 -- Producers: enqueue for any tenant, and read.
@@ -123,8 +124,9 @@ select ojs._to_each('{
         throttle, release_throttle, deregister_tenant, reprioritize, configure_tier, set_tier, put_tenant, configure_static,
         _give_room,
         ack_many, settle, release_many, _extend, tick, job_results, explain,
-        _arrivals, _recent, _lately, _pools_lately, _served_queues, _clock_lag, _oldest_aside, _own_shards, _own_shard_counts, _put_aside,
-        _retry_dead, _delete_dead, _check_beat, _record_beat, _check_workers, _end_workers, _trim_cron_runs}',
+        _arrivals, _recent, _lately, _pools_lately, _served_queues, _clock_lag, _oldest_aside, _own_shards,
+        _own_shard_groups, _own_tenant_groups, _put_aside, _retry_dead, _delete_dead, _check_beat, _record_beat, _check_workers,
+        _end_workers, _trim_cron_runs}',
     'alter function %1$s set enable_bitmapscan = off;
      alter function %1$s set enable_hashjoin = off;
      alter function %1$s set enable_mergejoin = off;
@@ -135,8 +137,7 @@ select ojs._to_each('{
      alter function %1$s set plan_cache_mode = force_generic_plan');
 -- +goose StatementEnd
 -- A plan for these very arguments: a filter that is null lets all rows pass, one that is given perhaps a few.
-select ojs._to_each('{dead_letters, dead_letter_count, dead_letter_stats, _lock_matching, _replay, _fairness, _fair_cursors, retry_many,
-        failed_count}',
+select ojs._to_each('{dead_letters, dead_letter_count, dead_letter_stats, _lock_matching, _replay, retry_many, failed_count}',
     'alter function %1$s set jit = off; alter function %1$s set plan_cache_mode = force_custom_plan');
 -- Both: one tenant's rows are found by other indexes than everybody's.
 -- +goose StatementBegin

@@ -1,9 +1,9 @@
 -- name: QueueNames :one
 -- A page of names, and how many there are: names are cheap, numbers are not.
 with f as materialized (
-    select n.queue as name from ojs._queue_names n
-    where sqlc.narg('tenant')::text is null
-        or n.queue in (select t.queue from ojs.shard_stats t where t.tenant_id = sqlc.narg('tenant')::text)
+    select n.queue as name from ojs._queue_names n where sqlc.narg('tenant')::text is null
+    union all
+    select t.queue from ojs.shard_stats t where t.tenant_id = sqlc.narg('tenant')::text
 )
 select array(select f.name from f order by f.name limit @max_rows::int offset @skip::int)::text[] as names, count(*) as total from f;
 
@@ -23,8 +23,9 @@ from (
 ) s
 -- A queue is there since it was configured or had its first job; a tenant's part of it since the tenant's first.
 left join lateral (
-    select h.created_at from ojs.shard h
-    where h.queue = s.queue and (sqlc.narg('tenant')::text is null or h.tenant_id = sqlc.narg('tenant')::text)
+    (select h.created_at from ojs.shard h where h.queue = s.queue and sqlc.narg('tenant')::text is null order by h.created_at limit 1)
+    union all
+    select h.created_at from ojs.shard h where h.queue = s.queue and h.tenant_id = sqlc.narg('tenant')::text
     union all
     select q.created_at from ojs.queue q where q.queue = s.queue and sqlc.narg('tenant')::text is null
     order by created_at limit 1
@@ -98,8 +99,9 @@ select ojs.delete_queue(@queue::text, @strategy::text);
 -- name: TenantNames :one
 -- As QueueNames.
 with f as materialized (
-    select n.tenant_id as name from ojs._tenant_names n
-    where sqlc.narg('tenant')::text is null or n.tenant_id = sqlc.narg('tenant')::text
+    select n.tenant_id as name from ojs._tenant_names n where sqlc.narg('tenant')::text is null
+    union all
+    select n.tenant_id from ojs._tenant_names n where n.tenant_id = sqlc.narg('tenant')::text
 )
 select array(select f.name from f order by f.name limit @max_rows::int offset @skip::int)::text[] as names, count(*) as total from f;
 

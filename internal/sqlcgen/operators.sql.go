@@ -953,9 +953,9 @@ func (q *Queries) QueueGauges(ctx context.Context, maxQueues int32) ([]QueueGaug
 
 const queueNames = `-- name: QueueNames :one
 with f as materialized (
-    select n.queue as name from ojs._queue_names n
-    where $3::text is null
-        or n.queue in (select t.queue from ojs.shard_stats t where t.tenant_id = $3::text)
+    select n.queue as name from ojs._queue_names n where $3::text is null
+    union all
+    select t.queue from ojs.shard_stats t where t.tenant_id = $3::text
 )
 select array(select f.name from f order by f.name limit $2::int offset $1::int)::text[] as names, count(*) as total from f
 `
@@ -1093,8 +1093,9 @@ from (
     where t.tenant_id = $1::text
 ) s
 left join lateral (
-    select h.created_at from ojs.shard h
-    where h.queue = s.queue and ($1::text is null or h.tenant_id = $1::text)
+    (select h.created_at from ojs.shard h where h.queue = s.queue and $1::text is null order by h.created_at limit 1)
+    union all
+    select h.created_at from ojs.shard h where h.queue = s.queue and h.tenant_id = $1::text
     union all
     select q.created_at from ojs.queue q where q.queue = s.queue and $1::text is null
     order by created_at limit 1
@@ -1584,8 +1585,9 @@ func (q *Queries) TenantGauges(ctx context.Context, maxTenants int32) ([]TenantG
 
 const tenantNames = `-- name: TenantNames :one
 with f as materialized (
-    select n.tenant_id as name from ojs._tenant_names n
-    where $3::text is null or n.tenant_id = $3::text
+    select n.tenant_id as name from ojs._tenant_names n where $3::text is null
+    union all
+    select n.tenant_id from ojs._tenant_names n where n.tenant_id = $3::text
 )
 select array(select f.name from f order by f.name limit $2::int offset $1::int)::text[] as names, count(*) as total from f
 `
