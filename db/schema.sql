@@ -380,7 +380,9 @@ CREATE TABLE ojs.worker (
     version text,
     metadata jsonb,
     started_at timestamp with time zone,
-    registered_at timestamp with time zone DEFAULT ojs.now() NOT NULL
+    registered_at timestamp with time zone DEFAULT ojs.now() NOT NULL,
+    asks text[],
+    asked_at timestamp with time zone
 );
 
 ALTER TABLE ONLY ojs.worker FORCE ROW LEVEL SECURITY;
@@ -932,6 +934,7 @@ declare
     v_trusted boolean;
     v_good    boolean;
     v_apart   boolean;
+    v_news    boolean;
     v_pools   boolean;
     v_foreign boolean;
 begin
@@ -940,10 +943,12 @@ begin
         ojs._copied(f), f.counts,
         exists (select from ojs.worker w where w.apart and w.tenant_id = coalesce(p_tenant, '') and w.worker_id = any (p_worker_ids)
             and (w.resting or w.pool is distinct from coalesce(p_pool, 'default') or num_nonnulls(w.strategy, w.weights) > 0)),
+        exists (select from ojs.worker w where w.tenant_id = coalesce(p_tenant, '') and w.worker_id = any (p_worker_ids)
+            and (p_pool is not null and w.pool is null or ojs._asks_anew(w.queues, w.asks, w.asked_at, p_queues))),
         exists (select from ojs.pool), ojs._open_queues(p_queues),
         (select least(sum(c), 10001) from unnest(p_counts) c),
         array(select least(sum(c.jobs) over (order by c.n) - c.jobs + 1, 10001)::int from unnest(p_counts) with ordinality c(jobs, n))
-    into v_trusted, v_good, v_foreign, v_ask.counts, v_apart, v_pools, v_ask.queues, v_ask.count, v_ask.starts
+    into v_trusted, v_good, v_foreign, v_ask.counts, v_apart, v_news, v_pools, v_ask.queues, v_ask.count, v_ask.starts
     from ojs._folded() f;
     if v_good is not true then
         perform ojs._check_fetch(p_queues, p_counts, p_worker_ids, p_timeouts_ms, p_max_bytes);
@@ -972,13 +977,20 @@ begin
     if v_pools and v_ask.count > 0 then
         v_ask := ojs._in_pool(v_ask, p_queues, p_pool);
     end if;
-    perform ojs._name_pool(coalesce(v_ask.tenant, ''), p_worker_ids, p_pool)
-    where p_pool is not null and not (v_ask.aside or ojs._lingers());
-    if v_ask.queues = '{}' then
-        v_ask.count := 0;
+    if v_news and not v_ask.aside and not ojs._lingers() then
+        perform ojs._note_fetch(coalesce(v_ask.tenant, ''), p_worker_ids, p_pool, p_queues);
     end if;
+    v_ask.count := case when v_ask.queues <> '{}' then v_ask.count else 0 end;
     return v_ask;
 end;
+$$;
+
+CREATE FUNCTION ojs._asks_anew(p_says text[], p_asks text[], p_asked_at timestamp with time zone, p_queues text[]) RETURNS boolean
+    LANGUAGE sql
+    AS $$
+    -- A worker that asks for a hundred queues one by one would have its row written by each FETCH.
+    select case when p_queues <@ p_says or p_queues <@ p_asks then false when p_asked_at is null then true
+        else cardinality(p_asks) + cardinality(p_queues) <= 100 or p_asked_at <= ojs.now() - interval '1 minute' end
 $$;
 
 CREATE TABLE ojs.tenant_fairness (
@@ -1949,7 +1961,7 @@ begin
     set state = p_new.state, directive = p_new.directive, hostname = p_new.hostname, pid = p_new.pid, queues = p_new.queues,
         concurrency = p_new.concurrency, labels = p_new.labels, version = p_new.version, metadata = p_new.metadata,
         started_at = p_new.started_at, registered_at = p_new.registered_at, pool = p_new.pool, strategy = p_new.strategy,
-        weights = p_new.weights
+        weights = p_new.weights, asks = p_new.asks, asked_at = p_new.asked_at
     where w.tenant_id = p_known.tenant_id and w.worker_id = p_known.worker_id
     returning * into v_worker;
     if p_known.resting and not v_worker.resting then
@@ -4045,7 +4057,7 @@ begin
         where j.id = c.id and (c.scope = '' or j.tenant_id = c.scope) and j.state = 'active' and j.worker_id = c.worker_id offset 0
     ) j;
     insert into ojs.lost_worker (tenant_id, worker_id, id, pool, hostname, queues, jobs, last_heartbeat_at)
-    select w.tenant_id, w.worker_id, w.id, w.pool, w.hostname, w.queues, cardinality(b.ids), b.seen_at
+    select w.tenant_id, w.worker_id, w.id, w.pool, w.hostname, ojs._serves(w.queues, w.asks), cardinality(b.ids), b.seen_at
     from unnest(p_tenants, p_worker_ids) d(tenant_id, worker_id)
     join ojs.worker w on w.tenant_id = d.tenant_id and w.worker_id = d.worker_id
     cross join lateral (select b.* from ojs.worker_beat b where b.tenant_id = d.tenant_id and b.worker_id = d.worker_id
@@ -5509,6 +5521,37 @@ CREATE FUNCTION ojs._hold_refusal(p_action text, p_id uuid, p_state ojs.job_stat
         else row('OJ409', format('cannot %s job %s: another worker holds it', p_action, p_id),
             jsonb_build_object('job_id', p_id, 'field', 'worker_id', 'current_state', p_state))::ojs.refusal
         end
+$$;
+
+CREATE FUNCTION ojs._holders(p_queue text DEFAULT NULL::text, p_tenant text DEFAULT NULL::text) RETURNS TABLE(queue text, tenant_id text, worker_id text, jobs bigint)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 100
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_sort TO 'off'
+    SET jit TO 'off'
+    SET max_parallel_workers_per_gather TO '0'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$
+begin
+    return query
+    select i.queue, i.tenant_id, j.worker_id, count(*)
+    from (
+        select l.queue, u.tenant_id, u.id
+        from (select l.* from ojs.lease l order by l.at desc limit 10000) l
+        cross join lateral unnest(l.tenants, l.ids) u(tenant_id, id)
+        where l.due_at > ojs.now() and (p_queue is null or l.queue = p_queue) and (p_tenant is null or u.tenant_id = p_tenant)
+        limit 10000
+    ) i
+    -- Each job by its key (limit): a join would read the whole table to find them.
+    cross join lateral (
+        select j.worker_id from ojs.job j where j.id = i.id and j.tenant_id = i.tenant_id and j.state = 'active' limit 1
+    ) j
+    where j.worker_id is not null
+    group by i.queue, i.tenant_id, j.worker_id;
+end;
 $$;
 
 CREATE FUNCTION ojs._holds(p_state ojs.job_state, p_job_lease uuid, p_job_worker text, p_lease uuid, p_worker_id text) RETURNS boolean
@@ -7294,6 +7337,8 @@ begin
     if p_anew or p_says.pid <> p_known.pid or p_says.started_at <> p_known.started_at
             or p_known.state = 'terminate' and p_says.state <> 'terminate' then
         v_new.directive := null;
+        v_new.asks := null;
+        v_new.asked_at := null;
     elsif p_known.directive = 'running' and v_new.state = 'running' then
         -- The worker has followed it. If it stayed, the worker could not become quiet by itself later.
         v_new.directive := null;
@@ -7484,21 +7529,6 @@ begin
     on conflict (tenant_id) do update set throttle = excluded.throttle returning * into v_tenant;
     perform ojs._reweigh(v_tenant, 0);
     perform ojs._drop_tenant(p_tenant);
-end;
-$$;
-
-CREATE FUNCTION ojs._name_pool(p_tenant text, p_worker_ids text[], p_pool text) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-begin
-    if not exists (select from ojs.worker w where w.tenant_id = p_tenant and w.worker_id = any (p_worker_ids) and w.pool is null) then
-        return;
-    end if;
-    -- A heartbeat that has the row in its hands is not waited for: the next FETCH names the pool again.
-    update ojs.worker w set pool = p_pool
-    from (select w.tenant_id, w.worker_id from ojs.worker w
-        where w.tenant_id = p_tenant and w.worker_id = any (p_worker_ids) and w.pool is null for no key update skip locked) o
-    where w.tenant_id = o.tenant_id and w.worker_id = o.worker_id;
 end;
 $$;
 
@@ -7767,6 +7797,22 @@ begin
     set rev = c.rev + 1, open = v_open, waiting = c.waiting or v_waits, run_count = c.run_count + 1, last_run_at = p_run.at,
         look_at = case when v_waits then ojs._cron_look(c, p_run.at + interval '1 second') else c.look_at end
     where c.id = p_cron.id;
+end;
+$$;
+
+CREATE FUNCTION ojs._note_fetch(p_tenant text, p_worker_ids text[], p_pool text, p_queues text[]) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+    -- A heartbeat that has the row in its hands is not waited for: the next FETCH says it again.
+    update ojs.worker w
+    set pool = coalesce(w.pool, p_pool),
+        asks = case when not o.anew then w.asks else array(select q from unnest(p_queues) q
+            union select q from unnest(w.asks) q where w.asked_at > ojs.now() - interval '1 minute' order by 1) end,
+        asked_at = case when o.anew then ojs.now() else w.asked_at end
+    from (select w.tenant_id, w.worker_id, ojs._asks_anew(w.queues, w.asks, w.asked_at, p_queues) as anew from ojs.worker w
+        where w.tenant_id = p_tenant and w.worker_id = any (p_worker_ids) for no key update skip locked) o
+    where w.tenant_id = o.tenant_id and w.worker_id = o.worker_id and (o.anew or p_pool is not null and w.pool is null);
 end;
 $$;
 
@@ -11053,19 +11099,33 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._serves(p_says text[], p_asks text[]) RETURNS text[]
+    LANGUAGE sql IMMUTABLE
+    AS $$
+    select case when p_asks is null then p_says
+        else p_says || array(select a from unnest(p_asks) a where a <> all (p_says) is not false) end
+$$;
+
 CREATE FUNCTION ojs._serving(p_queue text, p_tenant text) RETURNS text
     LANGUAGE plpgsql STABLE
     AS $$
 declare
     c_named  constant int := 5;
-    v_names  text[] := array(select w.worker_id from ojs.queue_workers w where w.queue = p_queue and not w.stale
-        and (p_tenant is null or w.tenant_id = p_tenant) order by w.last_heartbeat_at desc, w.worker_id);
+    v_names  text[] := array(select n.worker_id from (
+            select w.worker_id, w.last_heartbeat_at as at from ojs.workers w
+            where p_queue = any (w.queues) and not w.stale and (p_tenant is null or w.tenant_id = p_tenant)
+            union all
+            select h.worker_id, null from ojs._holders(p_queue, p_tenant) h
+        ) n group by n.worker_id order by max(n.at) desc nulls last, n.worker_id);
 begin
     return case
-        when v_names = '{}' then format('No worker%s is registered for queue %s; others may serve it all the same.',
-            case when p_tenant is not null then ' of the tenant' end, p_queue)
-        else format('Queue %s is served by %s%s.', p_queue, array_to_string(v_names[:c_named], ', '),
-            case when cardinality(v_names) > c_named then format(' and %s more', cardinality(v_names) - c_named) end) end;
+        when v_names <> '{}' then format('Queue %s is served by %s%s.', p_queue, array_to_string(v_names[:c_named], ', '),
+            case when cardinality(v_names) > c_named then format(' and %s more', cardinality(v_names) - c_named) end)
+        -- A tenant may not know of workers that wait for others.
+        when p_tenant is null and exists (select from ojs._waiting_servers() s where s.queue = p_queue) then
+            format('A FETCH waits for jobs of queue %s; its worker is not registered.', p_queue)
+        else format('No worker%s is registered for queue %s; others may serve it all the same.',
+            case when p_tenant is not null then ' of the tenant' end, p_queue) end;
 end;
 $$;
 
@@ -16828,6 +16888,8 @@ CREATE VIEW ojs._own_worker AS
     r.metadata,
     r.started_at,
     r.registered_at,
+    r.asks,
+    r.asked_at,
     r.seen_at,
     r.active,
     r.ids
@@ -16851,6 +16913,8 @@ CREATE VIEW ojs._own_worker AS
             w.metadata,
             w.started_at,
             w.registered_at,
+            w.asks,
+            w.asked_at,
             b.seen_at,
             b.active,
             b.ids
@@ -16877,7 +16941,7 @@ CREATE VIEW ojs.workers AS
     w.resting,
     w.hostname,
     w.pid,
-    w.queues,
+    ojs._serves(w.queues, w.asks) AS queues,
     w.concurrency,
     COALESCE(w.active, 0) AS active_jobs,
     w.ids AS active_job_ids,
@@ -16909,6 +16973,8 @@ CREATE VIEW ojs.workers AS
             w_1.metadata,
             w_1.started_at,
             w_1.registered_at,
+            w_1.asks,
+            w_1.asked_at,
             b.seen_at,
             b.active,
             b.ids
@@ -16944,6 +17010,8 @@ CREATE VIEW ojs.workers AS
             _own_worker.metadata,
             _own_worker.started_at,
             _own_worker.registered_at,
+            _own_worker.asks,
+            _own_worker.asked_at,
             _own_worker.seen_at,
             _own_worker.active,
             _own_worker.ids
@@ -17410,11 +17478,22 @@ CREATE VIEW ojs.queue_demands WITH (security_invoker='true') AS
              CROSS JOIN LATERAL unnest(p_1.queues) q(queue))
           WHERE (p_1.name <> '*'::text)
           GROUP BY q.queue
+        ), waiting AS MATERIALIZED (
+         SELECT s_1.queue,
+            s_1.servers
+           FROM ojs._waiting_servers() s_1(queue, servers)
+        ), number AS MATERIALIZED (
+         SELECT d.queue,
+            count(*) FILTER (WHERE (d.available > 0)) AS tenants,
+            (sum(d.available))::bigint AS available,
+            (sum(d.active))::bigint AS active
+           FROM ojs._shard_numbers d
+          GROUP BY d.queue
         )
- SELECT n.queue,
-    n.tenants,
-    n.available,
-    n.active,
+ SELECT k.queue,
+    COALESCE(n.tenants, (0)::bigint) AS tenants,
+    COALESCE(n.available, (0)::bigint) AS available,
+    COALESCE(n.active, (0)::bigint) AS active,
     COALESCE(s.servers, (0)::bigint) AS waiting_servers,
     COALESCE(w.workers, (0)::bigint) AS workers,
     p.pools,
@@ -17424,22 +17503,28 @@ CREATE VIEW ojs.queue_demands WITH (security_invoker='true') AS
         END AS handed_out_at,
     ((r.paused_at IS NOT NULL) OR (a.paused_at IS NOT NULL)) AS paused,
     (v.queue IS NOT NULL) AS served
-   FROM ((((((((( SELECT d.queue,
-            count(*) FILTER (WHERE (d.available > 0)) AS tenants,
-            (sum(d.available))::bigint AS available,
-            (sum(d.active))::bigint AS active
-           FROM ojs._shard_numbers d
-          GROUP BY d.queue) n
-     LEFT JOIN ojs._served_queues() v(queue) ON ((v.queue = n.queue)))
-     LEFT JOIN ojs._waiting_servers() s(queue, servers) ON ((s.queue = n.queue)))
-     LEFT JOIN worker w ON ((w.queue = n.queue)))
-     LEFT JOIN pool p ON ((p.queue = n.queue)))
-     LEFT JOIN lately l ON ((l.name = n.queue)))
-     LEFT JOIN ojs.rule r ON (((r.tenant_id = ''::text) AND (r.queue = n.queue))))
+   FROM (((((((((( SELECT n_1.queue
+           FROM number n_1
+        UNION
+         SELECT s_1.queue
+           FROM waiting s_1
+        UNION
+         SELECT w_1.queue
+           FROM worker w_1
+        UNION
+         SELECT p_1.queue
+           FROM pool p_1) k
+     LEFT JOIN number n ON ((n.queue = k.queue)))
+     LEFT JOIN ojs._served_queues() v(queue) ON ((v.queue = k.queue)))
+     LEFT JOIN waiting s ON ((s.queue = k.queue)))
+     LEFT JOIN worker w ON ((w.queue = k.queue)))
+     LEFT JOIN pool p ON ((p.queue = k.queue)))
+     LEFT JOIN lately l ON ((l.name = k.queue)))
+     LEFT JOIN ojs.rule r ON (((r.tenant_id = ''::text) AND (r.queue = k.queue))))
      LEFT JOIN ojs.rule a ON (((a.tenant_id = ''::text) AND (a.queue = ''::text))))
      LEFT JOIN LATERAL ( SELECT p_1.at
            FROM ojs.pace p_1
-          WHERE ((p_1.kind = 'queue'::text) AND (p_1.name = n.queue))
+          WHERE ((p_1.kind = 'queue'::text) AND (p_1.name = k.queue))
           ORDER BY p_1.at DESC
          LIMIT 1) h ON (true));
 
@@ -18228,9 +18313,36 @@ CREATE TABLE ojs.problem (
 );
 
 CREATE VIEW ojs.queue_workers WITH (security_invoker='true') AS
- SELECT q.queue,
+ WITH worker AS MATERIALIZED (
+         SELECT w.tenant_id,
+            w.worker_id,
+            w.state,
+            w.directive,
+            w.stale,
+            w.resting,
+            w.hostname,
+            w.pid,
+            w.queues,
+            w.concurrency,
+            w.active_jobs,
+            w.active_job_ids,
+            w.labels,
+            w.version,
+            w.metadata,
+            w.pool,
+            w.strategy,
+            w.weights,
+            w.started_at,
+            w.registered_at,
+            w.last_heartbeat_at,
+            q.queue
+           FROM (ojs.workers w
+             CROSS JOIN LATERAL unnest(w.queues) q(queue))
+        )
+ SELECT w.queue,
     w.tenant_id,
     w.worker_id,
+    'heartbeat'::text AS known_by,
     w.pool,
     w.state,
     w.directive,
@@ -18240,8 +18352,44 @@ CREATE VIEW ojs.queue_workers WITH (security_invoker='true') AS
     w.concurrency,
     w.hostname,
     w.last_heartbeat_at
-   FROM (ojs.workers w
-     CROSS JOIN LATERAL unnest(w.queues) q(queue));
+   FROM worker w
+UNION ALL
+ SELECT h.queue,
+        CASE
+            WHEN (count(*) = 1) THEN min(h.tenant_id)
+            ELSE NULL::text
+        END AS tenant_id,
+    h.worker_id,
+    'jobs'::text AS known_by,
+    NULL::text AS pool,
+    NULL::text AS state,
+    NULL::text AS directive,
+    NULL::boolean AS resting,
+    NULL::boolean AS stale,
+    (sum(h.jobs))::integer AS active_jobs,
+    NULL::integer AS concurrency,
+    NULL::text AS hostname,
+    NULL::timestamp with time zone AS last_heartbeat_at
+   FROM ojs._holders() h(queue, tenant_id, worker_id, jobs)
+  WHERE (NOT (EXISTS ( SELECT
+           FROM worker w
+          WHERE ((w.queue = h.queue) AND (w.worker_id = h.worker_id)))))
+  GROUP BY h.queue, h.worker_id
+UNION ALL
+ SELECT s.queue,
+    NULL::text AS tenant_id,
+    NULL::text AS worker_id,
+    'fetch'::text AS known_by,
+    NULL::text AS pool,
+    NULL::text AS state,
+    NULL::text AS directive,
+    NULL::boolean AS resting,
+    NULL::boolean AS stale,
+    NULL::integer AS active_jobs,
+    NULL::integer AS concurrency,
+    NULL::text AS hostname,
+    NULL::timestamp with time zone AS last_heartbeat_at
+   FROM ojs._waiting_servers() s(queue, servers);
 
 ALTER TABLE ojs.quota ALTER COLUMN id ADD GENERATED BY DEFAULT AS IDENTITY (
     SEQUENCE NAME ojs.quota_id_seq

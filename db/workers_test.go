@@ -705,3 +705,96 @@ func TestManyWorkersFallSilentAtOnce(t *testing.T) {
 		t.Errorf("%d jobs went back, want 3", got)
 	}
 }
+
+// Heartbeats of the official clients name no queues: what a FETCH names is noted, once.
+func TestQueuesOfAFetchAreNoted(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	d.SetNow(noon)
+	service := d.Service()
+	exec(t, service, "select ojs.heartbeat('go-7'), ojs.beat('js-1', p_queues => '{mail}')")
+	fetch := func(worker, queues string) { exec(t, service, "select ojs.fetch($1, 1, $2)", queues, worker) }
+	serve := func(what string, want ...string) {
+		t.Helper()
+		got := lines(t, d.Operator(), "select worker_id, queue, known_by from ojs.queue_workers order by worker_id, queue")
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", what, got, want)
+		}
+	}
+	fetch("go-7", "{mail,default}")
+	fetch("js-1", "{mail}")
+	serve("after a FETCH", "go-7 default heartbeat", "go-7 mail heartbeat", "js-1 mail heartbeat")
+
+	tx := begin(t, d.Pool)
+	exec(t, tx, "set local track_functions = 'all'")
+	const versions = "select string_agg(xmin || ' ' || ctid, ',' order by worker_id) from ojs.worker"
+	before := one[string](t, tx, versions)
+	for range 3 {
+		exec(t, tx, "select ojs.fetch('{default,mail}', 1, 'go-7'), ojs.fetch('{mail}', 1, 'js-1'), ojs.fetch('{mail}', 1, 'none')")
+	}
+	if got := one[string](t, tx, versions); got != before {
+		t.Errorf("FETCHes of queues that are noted write the workers' rows: %s, before %s", got, before)
+	}
+	if n := one[int](t, tx, `select count(*) from pg_stat_xact_user_functions where schemaname = 'ojs' and funcname = '_ask'`); n != 1 {
+		t.Error("calls of functions are not counted")
+	}
+	expectNone(t, tx, "calls for queues that are noted",
+		"select funcname, calls from pg_stat_xact_user_functions where schemaname = 'ojs' and funcname in ('_note_fetch', '_asks_anew')")
+	rollback(t, tx)
+
+	fetch("js-1", "{default}")
+	fetch("go-7", "{bulk}")
+	serve("of other queues within a minute", "go-7 bulk heartbeat", "go-7 default heartbeat", "go-7 mail heartbeat",
+		"js-1 default heartbeat", "js-1 mail heartbeat")
+	d.SetNow(noon.Add(20 * time.Second))
+	exec(t, service, "select ojs.heartbeat('go-7')")
+	serve("after a heartbeat", "go-7 bulk heartbeat", "go-7 default heartbeat", "go-7 mail heartbeat",
+		"js-1 default heartbeat", "js-1 mail heartbeat")
+	d.SetNow(noon.Add(2 * time.Minute))
+	fetch("go-7", "{video}")
+	exec(t, service, "select ojs.register_worker('js-1', p_queues => '{mail}')")
+	serve("later", "go-7 video heartbeat", "js-1 mail heartbeat")
+
+	// Whoever asks for each queue by itself does not have its row written each time.
+	for i := range 150 {
+		fetch("go-7", fmt.Sprintf("{q%d}", i))
+	}
+	if n := one[int](t, d.Pool, "select cardinality(asks) from ojs.worker where worker_id = 'go-7'"); n != 100 {
+		t.Errorf("of one worker %d queues are noted", n)
+	}
+}
+
+// Whoever works without a heartbeat is known by the jobs that it has in hand, and by waiting.
+func TestWorkersWithoutHeartbeats(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	d.SetNow(noon)
+	service := d.Service()
+	enqueueFor(t, service, "mail", "acme", 2)
+	enqueueFor(t, service, "mail", "globex", 2)
+	id := one[string](t, service, "select id::text from ojs.job where tenant_id = 'acme' order by seq limit 1")
+	exec(t, service, "select ojs.fetch('{mail}', 3, 'curl'), ojs.register_waiters(gen_random_uuid(), '{mail,new}')")
+	got := lines(t, d.Operator(), `
+		select queue, worker_id, known_by, tenant_id, active_jobs from ojs.queue_workers order by queue, worker_id`)
+	if want := []string{"mail curl jobs - 3", "mail - fetch - -", "new - fetch - -"}; !slices.Equal(got, want) {
+		t.Errorf("the queues' workers are %q, want %q", got, want)
+	}
+	got = lines(t, d.Operator(), "select queue, available, active, waiting_servers, workers, served from ojs.queue_demands order by queue")
+	if want := []string{"mail 1 3 1 0 true", "new 0 0 1 0 true"}; !slices.Equal(got, want) {
+		t.Errorf("the queues' demands are %q, want %q", got, want)
+	}
+	for _, q := range []querier{service, d.As("acme")} {
+		if got := one[string](t, q, "select ojs.job_status($1)", id); !strings.HasSuffix(got, "Queue mail is served by curl.") {
+			t.Errorf("the status is %s", got)
+		}
+	}
+	exec(t, service, "select ojs.ack(id) from ojs.job where state = 'active' and id <> $1", id)
+	exec(t, service, "select ojs.release(id, lease) from ojs.job where state = 'active'")
+	if got := one[string](t, service, "select ojs.job_status($1)", id); !strings.HasSuffix(got,
+		"A FETCH waits for jobs of queue mail; its worker is not registered.") {
+		t.Errorf("the status is %s", got)
+	}
+	if got := one[string](t, d.As("acme"), "select ojs.job_status($1)", id); !strings.Contains(got, "No worker of the tenant is registered") {
+		t.Errorf("the status is %s", got)
+	}
+}

@@ -3,9 +3,9 @@ set local role ojs_owner;
 set local check_function_bodies = off;
 
 -- Workers that have registered or send heartbeats. Written by heartbeats and by the end of a registration; FETCH asks whether a worker
--- rests. What a worker says once stands in worker, what each heartbeat says in worker_beat. The row of worker is locked while its
--- worker_beat is changed, so that a heartbeat and the end of a registration come one after the other. worker_load is apart from both: a
--- FETCH whose transaction stays open must not hold up heartbeats.
+-- rests, and notes queues that it has not seen it ask for. What a worker says once stands in worker, what each heartbeat says in
+-- worker_beat. The row of worker is locked while its worker_beat is changed, so that a heartbeat and the end of a registration come one
+-- after the other. worker_load is apart from both: a FETCH whose transaction stays open must not hold up heartbeats.
 create type ojs.worker_state as enum ('running', 'quiet', 'drain', 'terminate');
 comment on type ojs.worker_state is
 'What a worker does (ojs-worker-protocol section 2): running: fetches and works; quiet, drain: finishes what it has; terminate: ends
@@ -32,6 +32,8 @@ create table ojs.worker (
     metadata      jsonb,
     started_at    timestamptz,
     registered_at timestamptz not null default ojs.now(),
+    asks          text[],
+    asked_at      timestamptz,
     primary key (tenant_id, worker_id)
 );
 -- The id first: with the tenant first, PostgreSQL would look for a worker by its name in this index, among all of the tenant, for as long
@@ -61,6 +63,10 @@ comment on column ojs.worker.version is 'Its version, as it says.';
 comment on column ojs.worker.metadata is 'Whatever else it says of itself, a JSON object.';
 comment on column ojs.worker.started_at is 'When its process began, as it says.';
 comment on column ojs.worker.registered_at is 'When this registration began.';
+comment on column ojs.worker.asks is
+'Queues beside these that its FETCHes named; of those within a minute all, as far as they are no more than 100. Null: it has not asked for
+any other.';
+comment on column ojs.worker.asked_at is 'When asks was written.';
 
 create table ojs.worker_beat (
     tenant_id text collate "C" not null,

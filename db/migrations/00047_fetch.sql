@@ -160,6 +160,7 @@ declare
     v_trusted boolean;
     v_good    boolean;
     v_apart   boolean;
+    v_news    boolean;
     v_pools   boolean;
     v_foreign boolean;
 begin
@@ -168,10 +169,12 @@ begin
         ojs._copied(f), f.counts,
         exists (select from ojs.worker w where w.apart and w.tenant_id = coalesce(p_tenant, '') and w.worker_id = any (p_worker_ids)
             and (w.resting or w.pool is distinct from coalesce(p_pool, 'default') or num_nonnulls(w.strategy, w.weights) > 0)),
+        exists (select from ojs.worker w where w.tenant_id = coalesce(p_tenant, '') and w.worker_id = any (p_worker_ids)
+            and (p_pool is not null and w.pool is null or ojs._asks_anew(w.queues, w.asks, w.asked_at, p_queues))),
         exists (select from ojs.pool), ojs._open_queues(p_queues),
         (select least(sum(c), 10001) from unnest(p_counts) c),
         array(select least(sum(c.jobs) over (order by c.n) - c.jobs + 1, 10001)::int from unnest(p_counts) with ordinality c(jobs, n))
-    into v_trusted, v_good, v_foreign, v_ask.counts, v_apart, v_pools, v_ask.queues, v_ask.count, v_ask.starts
+    into v_trusted, v_good, v_foreign, v_ask.counts, v_apart, v_news, v_pools, v_ask.queues, v_ask.count, v_ask.starts
     from ojs._folded() f;
     if v_good is not true then
         perform ojs._check_fetch(p_queues, p_counts, p_worker_ids, p_timeouts_ms, p_max_bytes);
@@ -200,11 +203,10 @@ begin
     if v_pools and v_ask.count > 0 then
         v_ask := ojs._in_pool(v_ask, p_queues, p_pool);
     end if;
-    perform ojs._name_pool(coalesce(v_ask.tenant, ''), p_worker_ids, p_pool)
-    where p_pool is not null and not (v_ask.aside or ojs._lingers());
-    if v_ask.queues = '{}' then
-        v_ask.count := 0;
+    if v_news and not v_ask.aside and not ojs._lingers() then
+        perform ojs._note_fetch(coalesce(v_ask.tenant, ''), p_worker_ids, p_pool, p_queues);
     end if;
+    v_ask.count := case when v_ask.queues <> '{}' then v_ask.count else 0 end;
     return v_ask;
 end;
 $$;

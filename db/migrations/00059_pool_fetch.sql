@@ -56,24 +56,47 @@ comment on function ojs._in_pool(ojs.ask, text[], text) is
 its own. Raises validation_error, unsupported.';
 
 -- +goose StatementBegin
-create function ojs._name_pool(p_tenant text, p_worker_ids text[], p_pool text) returns void
+create function ojs._note_fetch(p_tenant text, p_worker_ids text[], p_pool text, p_queues text[]) returns void
 language plpgsql
 as $$
 begin
-    if not exists (select from ojs.worker w where w.tenant_id = p_tenant and w.worker_id = any (p_worker_ids) and w.pool is null) then
-        return;
-    end if;
-    -- A heartbeat that has the row in its hands is not waited for: the next FETCH names the pool again.
-    update ojs.worker w set pool = p_pool
-    from (select w.tenant_id, w.worker_id from ojs.worker w
-        where w.tenant_id = p_tenant and w.worker_id = any (p_worker_ids) and w.pool is null for no key update skip locked) o
-    where w.tenant_id = o.tenant_id and w.worker_id = o.worker_id;
+    -- A heartbeat that has the row in its hands is not waited for: the next FETCH says it again.
+    update ojs.worker w
+    set pool = coalesce(w.pool, p_pool),
+        asks = case when not o.anew then w.asks else array(select q from unnest(p_queues) q
+            union select q from unnest(w.asks) q where w.asked_at > ojs.now() - interval '1 minute' order by 1) end,
+        asked_at = case when o.anew then ojs.now() else w.asked_at end
+    from (select w.tenant_id, w.worker_id, ojs._asks_anew(w.queues, w.asks, w.asked_at, p_queues) as anew from ojs.worker w
+        where w.tenant_id = p_tenant and w.worker_id = any (p_worker_ids) for no key update skip locked) o
+    where w.tenant_id = o.tenant_id and w.worker_id = o.worker_id and (o.anew or p_pool is not null and w.pool is null);
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._name_pool(text, text[], text) is
-'Puts workers that are registered, or send heartbeats, and have named no pool yet into the one that their FETCH names. Not for callers who
-may stay in their transaction: they would hold up heartbeats.';
+comment on function ojs._note_fetch(text, text[], text, text[]) is
+'Puts workers that are registered, or send heartbeats, and have named no pool yet into the one that their FETCH names, and notes queues
+that they have not said they serve. Not for callers who may stay in their transaction: they would hold up heartbeats.';
+
+-- +goose StatementBegin
+create function ojs._asks_anew(p_says text[], p_asks text[], p_asked_at timestamptz, p_queues text[]) returns boolean
+language sql
+as $$
+    -- A worker that asks for a hundred queues one by one would have its row written by each FETCH.
+    select case when p_queues <@ p_says or p_queues <@ p_asks then false when p_asked_at is null then true
+        else cardinality(p_asks) + cardinality(p_queues) <= 100 or p_asked_at <= ojs.now() - interval '1 minute' end
+$$;
+-- +goose StatementEnd
+comment on function ojs._asks_anew(text[], text[], timestamptz, text[]) is
+'Whether queues that a FETCH names are to be noted of its worker. Becomes part of the query that asks.';
+
+-- +goose StatementBegin
+create function ojs._serves(p_says text[], p_asks text[]) returns text[]
+language sql immutable
+as $$
+    select case when p_asks is null then p_says
+        else p_says || array(select a from unnest(p_asks) a where a <> all (p_says) is not false) end
+$$;
+-- +goose StatementEnd
+comment on function ojs._serves(text[], text[]) is 'The queues that a worker serves: as it says, and others for which it asks.';
 
 -- +goose StatementBegin
 create function ojs._isolated_from(p_pool text, p_queue text) returns boolean

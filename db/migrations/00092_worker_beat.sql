@@ -100,7 +100,7 @@ begin
     set state = p_new.state, directive = p_new.directive, hostname = p_new.hostname, pid = p_new.pid, queues = p_new.queues,
         concurrency = p_new.concurrency, labels = p_new.labels, version = p_new.version, metadata = p_new.metadata,
         started_at = p_new.started_at, registered_at = p_new.registered_at, pool = p_new.pool, strategy = p_new.strategy,
-        weights = p_new.weights
+        weights = p_new.weights, asks = p_new.asks, asked_at = p_new.asked_at
     where w.tenant_id = p_known.tenant_id and w.worker_id = p_known.worker_id
     returning * into v_worker;
     if p_known.resting and not v_worker.resting then
@@ -130,6 +130,8 @@ begin
     if p_anew or p_says.pid <> p_known.pid or p_says.started_at <> p_known.started_at
             or p_known.state = 'terminate' and p_says.state <> 'terminate' then
         v_new.directive := null;
+        v_new.asks := null;
+        v_new.asked_at := null;
     elsif p_known.directive = 'running' and v_new.state = 'running' then
         -- The worker has followed it. If it stayed, the worker could not become quiet by itself later.
         v_new.directive := null;

@@ -120,7 +120,7 @@ begin
         where j.id = c.id and (c.scope = '' or j.tenant_id = c.scope) and j.state = 'active' and j.worker_id = c.worker_id offset 0
     ) j;
     insert into ojs.lost_worker (tenant_id, worker_id, id, pool, hostname, queues, jobs, last_heartbeat_at)
-    select w.tenant_id, w.worker_id, w.id, w.pool, w.hostname, w.queues, cardinality(b.ids), b.seen_at
+    select w.tenant_id, w.worker_id, w.id, w.pool, w.hostname, ojs._serves(w.queues, w.asks), cardinality(b.ids), b.seen_at
     from unnest(p_tenants, p_worker_ids) d(tenant_id, worker_id)
     join ojs.worker w on w.tenant_id = d.tenant_id and w.worker_id = d.worker_id
     cross join lateral (select b.* from ojs.worker_beat b where b.tenant_id = d.tenant_id and b.worker_id = d.worker_id

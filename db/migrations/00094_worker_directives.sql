@@ -7,8 +7,9 @@ set local check_function_bodies = off;
 create view ojs.workers as
 select nullif(w.tenant_id, '') as tenant_id, w.worker_id, w.state::text as state, w.directive::text as directive,
     w.seen_at < ojs.now() - ojs._heartbeat_timeout() / 2 as stale, w.resting,
-    w.hostname, w.pid, w.queues, w.concurrency, coalesce(w.active, 0) as active_jobs, w.ids as active_job_ids,
-    w.labels, w.version, w.metadata, w.pool, w.strategy, w.weights, w.started_at, w.registered_at, w.seen_at as last_heartbeat_at
+    w.hostname, w.pid, ojs._serves(w.queues, w.asks) as queues, w.concurrency, coalesce(w.active, 0) as active_jobs,
+    w.ids as active_job_ids, w.labels, w.version, w.metadata, w.pool, w.strategy, w.weights, w.started_at, w.registered_at,
+    w.seen_at as last_heartbeat_at
 from (
     select w.*, b.seen_at, b.active, b.ids
     from ojs.worker w

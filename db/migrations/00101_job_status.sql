@@ -4,7 +4,7 @@ set local check_function_bodies = off;
 
 -- Says how a job is, for who sits at a prompt.
 -- Locks nothing.
--- Reads only: the job, what ojs.explain reads, and workers that are registered.
+-- Reads only: the job, what ojs.explain reads, workers that are registered, and who has jobs of the queue.
 -- +goose StatementBegin
 create function ojs.job_status(p_id uuid, p_tenant text default null) returns text
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
@@ -42,18 +42,25 @@ language plpgsql stable
 as $$
 declare
     c_named  constant int := 5;
-    v_names  text[] := array(select w.worker_id from ojs.queue_workers w where w.queue = p_queue and not w.stale
-        and (p_tenant is null or w.tenant_id = p_tenant) order by w.last_heartbeat_at desc, w.worker_id);
+    v_names  text[] := array(select n.worker_id from (
+            select w.worker_id, w.last_heartbeat_at as at from ojs.workers w
+            where p_queue = any (w.queues) and not w.stale and (p_tenant is null or w.tenant_id = p_tenant)
+            union all
+            select h.worker_id, null from ojs._holders(p_queue, p_tenant) h
+        ) n group by n.worker_id order by max(n.at) desc nulls last, n.worker_id);
 begin
     return case
-        when v_names = '{}' then format('No worker%s is registered for queue %s; others may serve it all the same.',
-            case when p_tenant is not null then ' of the tenant' end, p_queue)
-        else format('Queue %s is served by %s%s.', p_queue, array_to_string(v_names[:c_named], ', '),
-            case when cardinality(v_names) > c_named then format(' and %s more', cardinality(v_names) - c_named) end) end;
+        when v_names <> '{}' then format('Queue %s is served by %s%s.', p_queue, array_to_string(v_names[:c_named], ', '),
+            case when cardinality(v_names) > c_named then format(' and %s more', cardinality(v_names) - c_named) end)
+        -- A tenant may not know of workers that wait for others.
+        when p_tenant is null and exists (select from ojs._waiting_servers() s where s.queue = p_queue) then
+            format('A FETCH waits for jobs of queue %s; its worker is not registered.', p_queue)
+        else format('No worker%s is registered for queue %s; others may serve it all the same.',
+            case when p_tenant is not null then ' of the tenant' end, p_queue) end;
 end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._serving(text, text) is
-'Which registered workers serve a queue, in a sentence with at most five names, those heard of last first; p_tenant: of its own workers
-only.';
+'Which workers serve a queue, in a sentence with at most five names, those heard of last first: registered ones, and those that have jobs of
+it in hand; p_tenant: of its own workers, or those with its jobs, only.';
 reset role;

@@ -30,6 +30,33 @@ $$;
 -- +goose StatementEnd
 comment on function ojs._waiting_servers() is 'At how many servers a worker waits for a job of a queue at this moment; only such queues.';
 
+-- +goose StatementBegin
+create function ojs._holders(p_queue text default null, p_tenant text default null)
+returns table (queue text, tenant_id text, worker_id text, jobs bigint)
+language plpgsql stable security definer rows 100 set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return query
+    select i.queue, i.tenant_id, j.worker_id, count(*)
+    from (
+        select l.queue, u.tenant_id, u.id
+        from (select l.* from ojs.lease l order by l.at desc limit 10000) l
+        cross join lateral unnest(l.tenants, l.ids) u(tenant_id, id)
+        where l.due_at > ojs.now() and (p_queue is null or l.queue = p_queue) and (p_tenant is null or u.tenant_id = p_tenant)
+        limit 10000
+    ) i
+    -- Each job by its key (limit): a join would read the whole table to find them.
+    cross join lateral (
+        select j.worker_id from ojs.job j where j.id = i.id and j.tenant_id = i.tenant_id and j.state = 'active' limit 1
+    ) j
+    where j.worker_id is not null
+    group by i.queue, i.tenant_id, j.worker_id;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._holders(text, text) is
+'Which workers have how many jobs of which queue and tenant in hand, of the 10,000 handed out last whose first leases have not ended.';
+
 create view ojs.queue_demands with (security_invoker = true) as
 with lately as materialized (
     select l.name from ojs._lately('queue') l(name, sums) where l.name <> ''
@@ -39,32 +66,39 @@ with lately as materialized (
 ), pool as materialized (
     select q.queue, array_agg(p.name order by p.name) as pools
     from ojs.pool p cross join lateral unnest(p.queues) q(queue) where p.name <> '*' group by q.queue
+), waiting as materialized (
+    select s.queue, s.servers from ojs._waiting_servers() s(queue, servers)
+), number as materialized (
+    select d.queue, count(*) filter (where d.available > 0) as tenants, sum(d.available)::bigint as available,
+        sum(d.active)::bigint as active
+    from ojs._shard_numbers d group by d.queue
 )
-select n.queue, n.tenants, n.available, n.active, coalesce(s.servers, 0) as waiting_servers, coalesce(w.workers, 0) as workers, p.pools,
+select k.queue, coalesce(n.tenants, 0) as tenants, coalesce(n.available, 0) as available, coalesce(n.active, 0) as active,
+    coalesce(s.servers, 0) as waiting_servers, coalesce(w.workers, 0) as workers, p.pools,
     case when l.name is not null then ojs.now() else h.at end as handed_out_at,
     r.paused_at is not null or a.paused_at is not null as paused,
     v.queue is not null as served
 from (
-    select d.queue, count(*) filter (where d.available > 0) as tenants, sum(d.available)::bigint as available,
-        sum(d.active)::bigint as active
-    from ojs._shard_numbers d group by d.queue
-) n
-left join ojs._served_queues() v(queue) on v.queue = n.queue
-left join ojs._waiting_servers() s(queue, servers) on s.queue = n.queue
-left join worker w on w.queue = n.queue
-left join pool p on p.queue = n.queue
-left join lately l on l.name = n.queue
-left join ojs.rule r on r.tenant_id = '' and r.queue = n.queue
+    select n.queue from number n union select s.queue from waiting s union select w.queue from worker w union select p.queue from pool p
+) k
+left join number n on n.queue = k.queue
+left join ojs._served_queues() v(queue) on v.queue = k.queue
+left join waiting s on s.queue = k.queue
+left join worker w on w.queue = k.queue
+left join pool p on p.queue = k.queue
+left join lately l on l.name = k.queue
+left join ojs.rule r on r.tenant_id = '' and r.queue = k.queue
 left join ojs.rule a on a.tenant_id = '' and a.queue = ''
-left join lateral (select p.at from ojs.pace p where p.kind = 'queue' and p.name = n.queue order by p.at desc limit 1) h on true;
+left join lateral (select p.at from ojs.pace p where p.kind = 'queue' and p.name = k.queue order by p.at desc limit 1) h on true;
 comment on view ojs.queue_demands is
-'Who asks for jobs of which queue; one row per queue that has ever had one. Costs as much as there are pairs of tenant and queue.';
+'Who asks for jobs of which queue; one row per queue that has ever had one, or that a worker or a pool names. Costs as much as there are
+pairs of tenant and queue.';
 comment on column ojs.queue_demands.queue is 'The queue.';
 comment on column ojs.queue_demands.tenants is 'How many tenants have jobs available in it.';
 comment on column ojs.queue_demands.available is 'Jobs that could be handed out.';
 comment on column ojs.queue_demands.active is 'Jobs in workers'' hands.';
 comment on column ojs.queue_demands.waiting_servers is 'At how many servers a FETCH waits for it at this moment.';
-comment on column ojs.queue_demands.workers is 'Registered workers that say they serve it and are not silent; others need not say.';
+comment on column ojs.queue_demands.workers is 'Registered workers that say they serve it, or ask for it, and are not silent.';
 comment on column ojs.queue_demands.pools is 'Configured pools that list it; null: none.';
 comment on column ojs.queue_demands.handed_out_at is
 'When a job of it was handed out last, to within ten seconds; null: not within an hour.';
@@ -79,7 +113,7 @@ comment on view ojs.unserved_queues is 'Queues with jobs that nobody asks for.';
 comment on column ojs.unserved_queues.queue is 'The queue.';
 comment on column ojs.unserved_queues.tenants is 'How many tenants have jobs available in it.';
 comment on column ojs.unserved_queues.available is 'Jobs that could be handed out.';
-comment on column ojs.unserved_queues.workers is 'Registered workers that say they serve it, and do not ask.';
+comment on column ojs.unserved_queues.workers is 'Registered workers that say they serve it, or asked for it once, and do not ask.';
 comment on column ojs.unserved_queues.pools is 'Configured pools that list it; null: none.';
 comment on column ojs.unserved_queues.handed_out_at is 'When a job of it was handed out last; null: not within an hour.';
 
@@ -179,19 +213,33 @@ comment on column ojs.lost_attempts.last_at is 'When the last one did.';
 comment on column ojs.lost_attempts.last_id is 'The job of the last one.';
 
 create view ojs.queue_workers with (security_invoker = true) as
-select q.queue, w.tenant_id, w.worker_id, w.pool, w.state, w.directive, w.resting, w.stale, w.active_jobs, w.concurrency, w.hostname,
-    w.last_heartbeat_at
-from ojs.workers w cross join lateral unnest(w.queues) q(queue);
-comment on view ojs.queue_workers is 'Which worker says that it serves which queue; one row per worker and queue.';
+with worker as materialized (
+    select w.*, q.queue from ojs.workers w cross join lateral unnest(w.queues) q(queue)
+)
+select w.queue, w.tenant_id, w.worker_id, 'heartbeat' as known_by, w.pool, w.state, w.directive, w.resting, w.stale, w.active_jobs,
+    w.concurrency, w.hostname, w.last_heartbeat_at
+from worker w
+union all
+select h.queue, case when count(*) = 1 then min(h.tenant_id) end, h.worker_id, 'jobs', null, null, null, null, null, sum(h.jobs)::int,
+    null, null, null
+from ojs._holders() h(queue, tenant_id, worker_id, jobs)
+where not exists (select from worker w where w.queue = h.queue and w.worker_id = h.worker_id) group by h.queue, h.worker_id
+union all
+select s.queue, null, null, 'fetch', null, null, null, null, null, null, null, null, null from ojs._waiting_servers() s(queue, servers);
+comment on view ojs.queue_workers is
+'Which worker serves which queue; one row per worker and queue, and one per queue for which a FETCH waits, of whomever.';
 comment on column ojs.queue_workers.queue is 'The queue.';
-comment on column ojs.queue_workers.tenant_id is 'The tenant it works for; null: all.';
-comment on column ojs.queue_workers.worker_id is 'The worker.';
+comment on column ojs.queue_workers.tenant_id is 'The tenant it works for, or whose jobs it has; null: all, or several.';
+comment on column ojs.queue_workers.worker_id is 'The worker; null: some that wait for it at this moment.';
+comment on column ojs.queue_workers.known_by is
+'heartbeat: it has registered or sends heartbeats, and says that it serves the queue, or asks for it; jobs: it has jobs of the queue in
+hand, among the 10,000 handed out last; fetch: a FETCH waits for the queue.';
 comment on column ojs.queue_workers.pool is 'Its pool; null: it has not said.';
 comment on column ojs.queue_workers.state is 'What it does, as it says.';
 comment on column ojs.queue_workers.directive is 'What it is told to do; null: nothing.';
 comment on column ojs.queue_workers.resting is 'Whether FETCH gives it nothing.';
 comment on column ojs.queue_workers.stale is 'Whether it has been silent for more than half of the heartbeat timeout.';
-comment on column ojs.queue_workers.active_jobs is 'How many jobs it runs, as it said last.';
+comment on column ojs.queue_workers.active_jobs is 'How many jobs it runs, as it said last; known by its jobs: how many of the queue.';
 comment on column ojs.queue_workers.concurrency is 'How many it can run, as it says.';
 comment on column ojs.queue_workers.hostname is 'Where it runs, as it says.';
 comment on column ojs.queue_workers.last_heartbeat_at is 'When it was heard of last.';

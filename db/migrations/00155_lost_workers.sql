@@ -23,7 +23,7 @@ comment on column ojs.lost_worker.worker_id is 'As it named itself.';
 comment on column ojs.lost_worker.id is 'The registration that ended; one that came back has another.';
 comment on column ojs.lost_worker.pool is 'Its pool; null: it had not said.';
 comment on column ojs.lost_worker.hostname is 'Where it ran, as it said.';
-comment on column ojs.lost_worker.queues is 'The queues it served, as it said.';
+comment on column ojs.lost_worker.queues is 'The queues it served: as it said, and others for which it asked.';
 comment on column ojs.lost_worker.jobs is 'How many jobs it ran, as it said last.';
 comment on column ojs.lost_worker.last_heartbeat_at is 'When it was heard of last.';
 comment on column ojs.lost_worker.lost_at is 'When it was declared dead.';
@@ -42,7 +42,7 @@ comment on column ojs.lost_workers.tenant_id is 'The tenant it worked for; null:
 comment on column ojs.lost_workers.worker_id is 'As it named itself.';
 comment on column ojs.lost_workers.pool is 'Its pool; null: it had not said.';
 comment on column ojs.lost_workers.hostname is 'Where it ran, as it said.';
-comment on column ojs.lost_workers.queues is 'The queues it served, as it said.';
+comment on column ojs.lost_workers.queues is 'The queues it served: as it said, and others for which it asked.';
 comment on column ojs.lost_workers.jobs is 'How many jobs it ran, as it said last.';
 comment on column ojs.lost_workers.last_heartbeat_at is 'When it was heard of last.';
 comment on column ojs.lost_workers.lost_at is 'When it was declared dead.';

@@ -165,6 +165,8 @@ comment on column ojs.upkeep_status.last_at is 'When that was.';
 comment on column ojs.upkeep_status.failures is 'How many steps in a row came to nothing.';
 
 comment on column ojs.workers.tenant_id is 'The tenant it works for; null: it serves all.';
+comment on column ojs.workers.queues is
+'The queues it serves: as it says, and others that its FETCHes name; null: it has not said, and not asked.';
 comment on column ojs.workers.stale is 'Whether it has been silent for more than half of the heartbeat timeout.';
 comment on column ojs.workers.active_jobs is 'How many jobs it runs, as it said last.';
 comment on column ojs.workers.active_job_ids is 'Which ones, as it said last; null: it does not say.';

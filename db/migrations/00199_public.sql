@@ -41,7 +41,7 @@ select ojs._to_each('{
         _default_tenant, _required_tenant, _tenant_valid, _uuid_v7, _type_only, _no_type, _raise, _with_fault, _refuse_long, _first_state,
         _attempts, _retry_max_attempts, _defaulted, _result_until, _arrivals, _recent, _deficit, _oldest_aside,
         _heartbeat_timeout, _sees_all, _reads_all, _only_tenant, _own_shards, _own_shard_groups, _own_tenant_groups, _grown,
-        _served_queues}',
+        _served_queues, _serves}',
     'grant execute on function %s to ojs_service, ojs_operator, ojs_producer, ojs_tenant');
 
 -- Producers: enqueue for any tenant, and read.
@@ -72,8 +72,8 @@ select ojs._to_each('{configure_tier, set_tier, put_tenant, configure_static}',
 select ojs._to_each('{
         _id_time, _is_replacement, _detached_partitions, _first_expiry, _first_measure, _pace, _pace_from, _pace_step, _wait_bounds,
         _waits_sum, _percentile, _lately, _pools_lately,
-        _whole_config, _configured, _limit_json, _iso_duration, _counts_at, _counts_since, _tenant_gauges, _waiting_servers, _clock_lag,
-        _unfit, _doctor_settings, _doctor_roles, _doctor_privileges, _doctor_clock, _doctor_transactions, _doctor_tables, _doctor_work,
+        _whole_config, _configured, _limit_json, _iso_duration, _counts_at, _counts_since, _tenant_gauges, _waiting_servers, _holders,
+        _clock_lag, _unfit, _doctor_settings, _doctor_roles, _doctor_privileges, _doctor_clock, _doctor_transactions, _doctor_tables, _doctor_work,
         _doctor_failures}',
     'grant execute on function %s to ojs_service, ojs_operator');
 
@@ -124,7 +124,7 @@ select ojs._to_each('{
         throttle, release_throttle, deregister_tenant, reprioritize, configure_tier, set_tier, put_tenant, configure_static,
         _give_room,
         ack_many, settle, release_many, _extend, tick, job_results, explain,
-        _arrivals, _recent, _lately, _pools_lately, _served_queues, _clock_lag, _oldest_aside, _own_shards,
+        _arrivals, _recent, _lately, _pools_lately, _served_queues, _holders, _clock_lag, _oldest_aside, _own_shards,
         _own_shard_groups, _own_tenant_groups, _put_aside, _retry_dead, _delete_dead, _check_beat, _record_beat, _check_workers,
         _end_workers, _trim_cron_runs}',
     'alter function %1$s set enable_bitmapscan = off;
