@@ -49,7 +49,7 @@ func TestScopesOfRoutes(t *testing.T) {
 			got[scope] = append(got[scope], method+" "+strings.TrimPrefix(path, v1))
 		}
 	}
-	for scope, want := range map[kit.Access]int{kit.Open: 5, kit.Work: 9} {
+	for scope, want := range map[kit.Access]int{kit.Open: 6, kit.Work: 9} {
 		if slices.Sort(got[scope]); len(got[scope]) != want {
 			t.Errorf("%d routes want the scope %q: %q", len(got[scope]), scope, got[scope])
 		}

@@ -21,11 +21,13 @@ var lacking = []lack{
 	{"workflows", 0, []string{"/workflows", "/workflows/*"}},
 	{"rate_limiting", 0, []string{"/rate-limits", "/rate-limits/*"}},
 	{"progress", 0, []string{"/jobs/:id/progress", "/jobs/:id/progress/*", "/workers/progress"}},
-	{"checkpoints", 0, []string{"/jobs/:id/checkpoint", "/jobs/:id/checkpoints", "/checkpoints/*"}},
+	// The clients for JavaScript and Python put the prefix before it once more.
+	{"checkpoints", 0, []string{"/jobs/:id/checkpoint", "/jobs/:id/checkpoints", "/checkpoints/*", v1 + "/checkpoints/*"}},
 	{"event streams", 0, []string{"/events/stream", "/jobs/:id/events", "/queues/:name/events"}},
 	{"unique_jobs", 0, []string{"/unique-jobs", "/unique-jobs/*"}},
 	{"bulk operations outside of /admin", 0, []string{"/jobs/bulk/*"}},
-	{"histories of jobs", 0, []string{"/jobs/:id/retries", "/events/:id/history"}},
+	{"histories of jobs", 0, []string{"/jobs/:id/retries", "/events/:id/history", "/admin/jobs/:id/trace"}},
+	{"purges of queues", 0, []string{"/queues/:name/purge", "/admin/queues/:name/purge"}},
 	{"histories of statistics", 0, []string{"/admin/stats/history", "/admin/stats/stream", "/queues/:name/priority-stats"}},
 	{"maintenance mode", 0, []string{"/admin/maintenance", "/admin/system/maintenance", "/admin/config"}},
 	{"middleware", 0, []string{"/middleware", "/middleware/*"}},
@@ -33,7 +35,7 @@ var lacking = []lack{
 	{"schema_validation", http.StatusNotImplemented, []string{"/schemas", "/schemas/*", "/admin/schemas", "/admin/schemas/*"}},
 	{"WebSocket", http.StatusNotImplemented, []string{"/ws", "/realtime", "/realtime/*"}},
 	{"agents", http.StatusNotImplemented, []string{"/agents", "/agents/*"}},
-	{"attestation", http.StatusNotImplemented, []string{"/attest", "/attest/*"}},
+	{"attestation", http.StatusNotImplemented, []string{"/attest", "/attest/*", "/jobs/:id/receipt"}},
 }
 
 func (l lack) refuse(c echo.Context) error {

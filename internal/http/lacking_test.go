@@ -53,6 +53,9 @@ func TestRoutesOfWhatThereIsNot(t *testing.T) {
 		{"PUT", "/jobs/" + someID + "/progress"}: 422, {"PUT", "/jobs/" + someID + "/checkpoint"}: 422,
 		{"POST", "/webhooks/subscriptions"}: 422, {"GET", "/events/stream"}: 422, {"POST", "/agents/a/pause"}: 501,
 		{"PUT", "/admin/schemas/a/1"}: 501, {"POST", "/attest/verify"}: 501, {"GET", "/ws"}: 501,
+		{"POST", "/queues/q/purge"}: 422, {"POST", "/admin/queues/q/purge"}: 422, {"GET", "/admin/jobs/" + someID + "/trace"}: 422,
+		{"GET", "/jobs/" + someID + "/receipt"}: 501, {"GET", "/ojs/v1/checkpoints/" + someID + "/resume"}: 422,
+		{"POST", "/ojs/v1/checkpoints/" + someID}: 422, {"DELETE", "/ojs/v1/checkpoints/" + someID}: 422,
 	} {
 		body := ""
 		if call[0] != "GET" {

@@ -204,7 +204,7 @@ func TestMT53SPEveryRouteReadsTheTenantHeader(t *testing.T) {
 	a := start(t)
 	for path, methods := range a.paths() {
 		switch path {
-		case "/ojs/manifest", "/health", "/ready", "/ojs/v1/health", "/ojs/v1/ready", "/metrics": // nothing of any tenant
+		case "/ojs/manifest", "/health", "/ready", "/ojs/v1/health", "/ojs/v1/ready", "/metrics", "/ojs/v1/admin/observability/health": // nothing of any tenant
 			continue
 		}
 		for _, method := range methods {

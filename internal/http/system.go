@@ -13,6 +13,8 @@ func (s *Server) systemRoutes() []kit.Route {
 	routes := []kit.Route{
 		{Method: http.MethodGet, Path: "/ojs/manifest", Scope: kit.Open, Handler: s.manifest},
 		{Method: http.MethodGet, Path: v1 + "/health", Scope: kit.Open, Handler: s.health},
+		// The command-line tool asks here.
+		{Method: http.MethodGet, Path: v1 + "/admin/observability/health", Scope: kit.Open, Handler: s.health},
 		{Method: http.MethodGet, Path: "/health", Scope: kit.Open, Handler: s.live},
 		{Method: http.MethodGet, Path: v1 + "/ready", Scope: kit.Open, Handler: s.ready},
 		{Method: http.MethodGet, Path: "/ready", Scope: kit.Open, Handler: s.ready},
