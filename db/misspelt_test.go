@@ -56,6 +56,8 @@ func TestMisspeltFieldsAreRefused(t *testing.T) {
 		{"p_options", `{"schedule_at": "+PT1H"}`, "options.schedule_at", "scheduled_at"},
 		{"p_options", `{"delay": 5}`, "options.delay", "delay_until"},
 		{"p_extra", `{"priorty": 5}`, "priorty", "priority"},
+		{"p_extra", `{"lease_token": "x"}`, "lease_token", "lease"},
+		{"p_options", `{"lease_id": "x"}`, "options.lease_id", "lease"},
 		{"p_extra", `{"tenant_id": "acme"}`, "tenant_id", "meta.tenant_id"},
 		{"p_retry", `{"max_atempts": 5}`, "retry.max_atempts", "max_attempts"},
 		{"p_retry", `{"max_attempts": 5, "backoff": "linear"}`, "retry.backoff", "backoff_strategy"},
@@ -123,6 +125,59 @@ func TestMisspeltSettingsAreRefused(t *testing.T) {
 			"jobs[1] has an unknown field schedule_at; scheduled_at is probably meant", "",
 		},
 		{"OJ400", `ojs.enqueue_many('[{"type": "a", "color": 1}]')`, "jobs[0] has an unknown field color", ""},
+		{
+			"OJ400", `ojs.enqueue_many('[{"type": "a", "delay": 5}]')`,
+			"jobs[0] has an unknown field delay; scheduled_at is probably meant", "",
+		},
+		{
+			"OJ400", `ojs.enqueue_many('[{"type": "a", "delay_until": "+PT1H"}]')`,
+			"jobs[0] has an unknown field delay_until; scheduled_at is probably meant", "",
+		},
+		{
+			"OJ400", `ojs.enqueue_many('[{"type": "a", "lease_token": "x"}]')`,
+			"jobs[0] has an unknown field lease_token; lease is probably meant", "",
+		},
+		{
+			"OJ408", `ojs.enqueue_many('[{"type": "a"}, {"type": "a", "unique": {"keys": ["type"]}}]')`,
+			"jobs[1]: unique is not supported: this server does not have unique jobs", "",
+		},
+		{
+			"OJ408", `ojs.enqueue_many('[{"type": "a", "rate_limit": {"key": "k"}}]')`,
+			"jobs[0]: rate_limit is not supported: this server does not have rate limiting", "",
+		},
+		{"OJ400", `ojs.configure_queue('q', '{"max_sze": 5}')`, "max_sze is not known; max_size is probably meant", ""},
+		{
+			"OJ400", `ojs.configure_queue('q', '{"default_timout": 5}')`,
+			"default_timout is not known; default_timeout is probably meant", "",
+		},
+		{"OJ400", `ojs.configure_queue('q', '{"color": 5}')`, "color is no field of a queue's configuration", ""},
+		{
+			"OJ400", `ojs.configure_queue('q', '{"backpressure": {"max_dept": 5}}')`,
+			"backpressure.max_dept is not known; max_depth is probably meant", "",
+		},
+		{
+			"OJ400", `ojs.configure_queue('q', '{"tenant_fairness": {"unti": "cost"}}')`,
+			"tenant_fairness.unti is not known; unit is probably meant", "",
+		},
+		{
+			"OJ400", `ojs.configure(p_tenant_fairness => '{"strategi": "fair-share"}')`,
+			"tenant_fairness.strategi is not known; strategy is probably meant", "",
+		},
+		{
+			"OJ400", `ojs.configure_queue('q', '{"tenant_fairness": {"color": 1}}')`,
+			"tenant_fairness.color is no field of tenant_fairness", "",
+		},
+		{"OJ400", `ojs.configure_pool('p', '{"queus": ["a"]}')`, "queus is not known; queues is probably meant", ""},
+		{"OJ400", `ojs.configure_pool('p', '{"color": 1}')`, "color is no field of a pool", ""},
+		{
+			"OJ400", `ojs.settle('[{"id": "` + someID + `", "eror": {}}]')`,
+			"settlements[0] has an unknown field eror; error is probably meant", "",
+		},
+		{"OJ400", `ojs.settle('[{"job_id": "` + someID + `"}]')`, "settlements[0] has an unknown field job_id; id is probably meant", ""},
+		{
+			"OJ400", `ojs.settle('[{"id": "` + someID + `", "lease_token": "x"}]')`,
+			"settlements[0] has an unknown field lease_token; lease is probably meant", "",
+		},
 	} {
 		got := refused(t, operator, c.state, "select "+c.call)
 		if got.Message != c.message || c.hint != "" && got.Hint != c.hint {

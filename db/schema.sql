@@ -2149,12 +2149,14 @@ CREATE FUNCTION ojs._check_bound(p_config jsonb) RETURNS void
 declare
     v_bound jsonb := coalesce(nullif(p_config -> 'backpressure', 'null'), '{}');
     v_depth jsonb := coalesce(nullif(p_config -> 'max_size', 'null'), v_bound -> 'max_depth');
+    c_known constant text[] := '{max_depth, strategy, warning_threshold}';
     v_field text;
 begin
     if jsonb_typeof(v_bound) <> 'object' then
         perform ojs._raise('OJ422', 'backpressure must be an object', '{"field": "backpressure"}');
     end if;
-    v_field := (select min(k) from jsonb_object_keys(v_bound) k where k not in ('max_depth', 'strategy', 'warning_threshold'));
+    v_field := (select min(k) from jsonb_object_keys(v_bound) k where k <> all (c_known));
+    perform ojs._misnamed(v_field, c_known, 'backpressure.') where v_field is not null;
     if v_field is not null or v_bound ->> 'strategy' in ('block', 'drop_oldest') then
         v_field := coalesce(v_field, 'strategy');
         perform ojs._raise('OJ408', format('backpressure.%s%s is not supported', left(v_field, 100), case v_field when 'strategy' then
@@ -2229,7 +2231,8 @@ CREATE FUNCTION ojs._check_fairness(p_fairness jsonb, p_of_queue boolean) RETURN
     LANGUAGE plpgsql
     AS $$
 declare
-    c_at constant text := 'tenant_fairness';
+    c_at    constant text := 'tenant_fairness';
+    c_known constant text[] := '{enabled, strategy, weights, default_weight, unit, priority_scope}';
     v_field record;
     v_bad   text;
 begin
@@ -2241,6 +2244,7 @@ begin
             perform ojs._raise('OJ408', format('tenant_fairness.%s is of a queue: configure each', v_field.key),
                 jsonb_build_object('field', v_field.path));
         end if;
+        perform ojs._misnamed(v_field.key, c_known, c_at || '.') where v_field.key <> all (c_known);
         v_bad := case v_field.key
             when 'enabled' then case when jsonb_typeof(v_field.value) <> 'boolean' then 'must be true or false' end
             when 'strategy' then
@@ -2466,6 +2470,8 @@ CREATE FUNCTION ojs._check_queue_config(p_config jsonb) RETURNS void
     LANGUAGE plpgsql
     AS $$
 declare
+    c_known constant text[] := '{visibility_timeout, default_timeout, default_retry, retention, max_size, backpressure, tenant_fairness,
+        description}';
     c_unsupported constant text[] := '{max_size_bytes, overflow_policy, concurrency, rate_limit, dead_letter_queue,
         dead_letter_max_size, dead_letter_ttl, allowed_job_types, producers}';
     v_field text;
@@ -2493,6 +2499,7 @@ begin
         elsif v_field = 'tenant_fairness' then
             perform ojs._check_fairness(p_config -> v_field, true);
         else
+            perform ojs._misnamed(v_field, c_known || c_unsupported);
             perform ojs._raise('OJ400', format('%s is no field of a queue''s configuration', left(v_field, 100)),
                 jsonb_build_object('field', left(v_field, 100)));
         end if;
@@ -5858,6 +5865,14 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._job_aliases() RETURNS jsonb
+    LANGUAGE sql IMMUTABLE
+    AS $$
+    select '{"delay": "delay_until", "delay_ms": "delay_until", "run_at": "scheduled_at", "attempts": "max_attempts",
+        "retries": "retry.max_attempts", "tenant": "meta.tenant_id", "tenant_id": "meta.tenant_id", "lease_token": "lease",
+        "lease_id": "lease"}'::jsonb
+$$;
+
 CREATE FUNCTION ojs._job_arriving() RETURNS trigger
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -7209,7 +7224,10 @@ CREATE FUNCTION ojs._meant(p_name text, p_known text[]) RETURNS text
 
 CREATE FUNCTION ojs._meant_field(p_name text) RETURNS text
     LANGUAGE sql IMMUTABLE
-    AS $$ select ojs._meant(p_name, array(select jsonb_object_keys(ojs._new_job_fields()))) $$;
+    AS $$
+    select coalesce(ojs._meant(p_name, array(select jsonb_object_keys(ojs._new_job_fields()))),
+        replace(coalesce(ojs._job_aliases() ->> p_name, case p_name when 'delay_until' then p_name end), 'delay_until', 'scheduled_at'))
+$$;
 
 CREATE FUNCTION ojs._measurable() RETURNS TABLE(id bigint, tenant_id text, maximum bigint, measure_at timestamp with time zone, tokens double precision)
     LANGUAGE sql STABLE ROWS 10
@@ -7385,18 +7403,30 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._misnamed(p_name text, p_known text[], p_path text DEFAULT ''::text) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_name  text := left(p_name, 100);
+    v_meant text := ojs._meant(v_name, p_known);
+begin
+    if v_meant is not null then
+        perform ojs._raise('OJ400', format('%s is not known; %s is probably meant', p_path || v_name, v_meant),
+            jsonb_build_object('field', p_path || v_name, 'meant', v_meant));
+    end if;
+end;
+$$;
+
 CREATE FUNCTION ojs._misspelt(p_options json, p_extra json) RETURNS ojs.violation
     LANGUAGE sql STABLE
     AS $$
     select coalesce(
         ojs._nearly(p_options, 'options.', '{queue, priority, retry, tags, max_attempts, timeout, timeout_ms, visibility_timeout_ms,
             scheduled_at, delay_until, expires_at, pending, metadata, meta, result_ttl, unique, rate_limit}',
-            '{"delay": "delay_until", "delay_ms": "delay_until", "run_at": "scheduled_at", "attempts": "max_attempts",
-            "retries": "retry.max_attempts", "tenant": "meta.tenant_id", "tenant_id": "meta.tenant_id"}'),
+            ojs._job_aliases()),
         ojs._nearly(p_extra, '', '{id, type, args, meta, queue, priority, retry, tags, options, max_attempts, timeout, timeout_ms,
             visibility_timeout_ms, scheduled_at, delay_until, expires_at, specversion, schema, unique, result_ttl, cost, rate_limit}',
-            '{"delay": "delay_until", "delay_ms": "delay_until", "run_at": "scheduled_at", "attempts": "max_attempts",
-            "retries": "retry.max_attempts", "tenant": "meta.tenant_id", "tenant_id": "meta.tenant_id"}'))
+            ojs._job_aliases()))
 $$;
 
 CREATE FUNCTION ojs._moment() RETURNS interval
@@ -7742,13 +7772,9 @@ CREATE FUNCTION ojs._not_a_setting(p_name text, p_known text[], p_hint text) RET
     LANGUAGE plpgsql
     AS $$
 declare
-    v_name  text := left(p_name, 100);
-    v_meant text := ojs._meant(v_name, p_known);
+    v_name text := left(p_name, 100);
 begin
-    if v_meant is not null then
-        perform ojs._raise('OJ400', format('%s is not known; %s is probably meant', v_name, v_meant),
-            jsonb_build_object('field', v_name, 'meant', v_meant));
-    end if;
+    perform ojs._misnamed(v_name, p_known);
     perform ojs._raise('OJ408', format('%s is not supported', v_name), jsonb_build_object('field', v_name), p_hint);
 end;
 $$;
@@ -9442,6 +9468,8 @@ CREATE FUNCTION ojs._read_pool(p_name text, p_config jsonb) RETURNS ojs.pool
     LANGUAGE plpgsql
     AS $$
 declare
+    c_known constant text[] := '{name, queues, concurrency, max_concurrency, strategy, weights, isolated, tenants,
+        starvation_prevention}';
     v_pool  ojs.pool;
     v_field text;
 begin
@@ -9450,9 +9478,9 @@ begin
     end if;
     -- Nulls of fields count as not given, nulls within them do not.
     p_config := (select coalesce(jsonb_object_agg(f.key, f.value) filter (where f.value <> 'null'), '{}') from jsonb_each(p_config) f);
-    v_field := (select k from jsonb_object_keys(p_config) k where k <> all ('{name, queues, concurrency, max_concurrency, strategy, weights,
-        isolated, tenants, starvation_prevention}') limit 1);
+    v_field := (select k from jsonb_object_keys(p_config) k where k <> all (c_known) limit 1);
     if v_field is not null then
+        perform ojs._misnamed(v_field, c_known);
         perform ojs._raise('OJ400', format('%s is no field of a pool', left(v_field, 100)),
             jsonb_build_object('field', left(v_field, 100)));
     elsif p_name = '*' and p_config ?| '{queues, concurrency, max_concurrency, isolated, tenants}' then
@@ -11305,6 +11333,10 @@ CREATE FUNCTION ojs._settlement_refusal(p_given json, p_n integer, p_own text) R
     LANGUAGE plpgsql STABLE
     AS $$
 declare
+    c_kinds   constant jsonb := '{"id": "string", "lease": "string", "worker_id": "string", "tenant": "string", "result": "any",
+        "error": "any", "requeue": "boolean"}';
+    c_aliases constant jsonb := '{"job_id": "id", "lease_token": "lease", "lease_id": "lease", "tenant_id": "tenant",
+        "worker": "worker_id"}';
     v_bad     record;
     v_refusal ojs.refusal;
 begin
@@ -11314,14 +11346,13 @@ begin
         return row('OJ401', 'the settlement holds ' || ojs._bad_escape(p_given::text), '{"field": "settlement"}')::ojs.refusal;
     end if;
     select m.key, case
-        when m.kind is null then format('has an unknown field %I', m.key)
+        when m.kind is null then format('has an unknown field %I', m.key) || coalesce('; ' || coalesce(c_aliases ->> m.key,
+            ojs._meant(m.key, array(select jsonb_object_keys(c_kinds)))) || ' is probably meant', '')
         when m.again then format('has the field %I twice', m.key)
         else format('%I must be a JSON %s', m.key, m.kind) end as fault into v_bad
     from (
         select x.key, json_typeof(x.value) as given, lag(x.key) over (order by x.key) = x.key as again,
-            jsonb_build_object('id', 'string', 'lease', 'string', 'worker_id', 'string', 'tenant', 'string', 'result', 'any', 'error',
-                'any',
-                'requeue', 'boolean') ->> x.key as kind
+            c_kinds ->> x.key as kind
         from json_each(p_given) x
     ) m
     where m.kind is null or m.again or m.given <> 'null' and m.kind not in ('any', m.given) limit 1;
@@ -11399,6 +11430,7 @@ declare
     v_field record;
     v_name  text;
     v_bad   text;
+    v_lacks ojs.violation;
 begin
     if json_typeof(p_job) <> 'object' then
         return row('OJ400', format('jobs[%s] must be a JSON object', p_n), '{"field": ""}')::ojs.refusal;
@@ -11409,6 +11441,13 @@ begin
         from json_each(p_job) x
     loop
         v_name := v_field.key;
+        if v_field.kind is null then
+            v_lacks := ojs._lacking(null, json_build_object(v_name, v_field.value));
+            if v_lacks.sqlstate is not null then
+                return row(v_lacks.sqlstate, format('jobs[%s]: %s', p_n, v_lacks.message),
+                    jsonb_build_object('field', v_name))::ojs.refusal;
+            end if;
+        end if;
         v_bad := case when v_field.kind is null then format('has an unknown field %I', v_name)
                 || coalesce('; ' || ojs._meant_field(v_name) || ' is probably meant', '')
             when v_field.again then format('has the field %I twice', v_name)

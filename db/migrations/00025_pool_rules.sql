@@ -23,6 +23,8 @@ create function ojs._read_pool(p_name text, p_config jsonb) returns ojs.pool
 language plpgsql
 as $$
 declare
+    c_known constant text[] := '{name, queues, concurrency, max_concurrency, strategy, weights, isolated, tenants,
+        starvation_prevention}';
     v_pool  ojs.pool;
     v_field text;
 begin
@@ -31,9 +33,9 @@ begin
     end if;
     -- Nulls of fields count as not given, nulls within them do not.
     p_config := (select coalesce(jsonb_object_agg(f.key, f.value) filter (where f.value <> 'null'), '{}') from jsonb_each(p_config) f);
-    v_field := (select k from jsonb_object_keys(p_config) k where k <> all ('{name, queues, concurrency, max_concurrency, strategy, weights,
-        isolated, tenants, starvation_prevention}') limit 1);
+    v_field := (select k from jsonb_object_keys(p_config) k where k <> all (c_known) limit 1);
     if v_field is not null then
+        perform ojs._misnamed(v_field, c_known);
         perform ojs._raise('OJ400', format('%s is no field of a pool', left(v_field, 100)),
             jsonb_build_object('field', left(v_field, 100)));
     elsif p_name = '*' and p_config ?| '{queues, concurrency, max_concurrency, isolated, tenants}' then

@@ -8,7 +8,8 @@ create function ojs._check_fairness(p_fairness jsonb, p_of_queue boolean) return
 language plpgsql
 as $$
 declare
-    c_at constant text := 'tenant_fairness';
+    c_at    constant text := 'tenant_fairness';
+    c_known constant text[] := '{enabled, strategy, weights, default_weight, unit, priority_scope}';
     v_field record;
     v_bad   text;
 begin
@@ -20,6 +21,7 @@ begin
             perform ojs._raise('OJ408', format('tenant_fairness.%s is of a queue: configure each', v_field.key),
                 jsonb_build_object('field', v_field.path));
         end if;
+        perform ojs._misnamed(v_field.key, c_known, c_at || '.') where v_field.key <> all (c_known);
         v_bad := case v_field.key
             when 'enabled' then case when jsonb_typeof(v_field.value) <> 'boolean' then 'must be true or false' end
             when 'strategy' then

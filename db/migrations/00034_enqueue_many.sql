@@ -183,6 +183,7 @@ declare
     v_field record;
     v_name  text;
     v_bad   text;
+    v_lacks ojs.violation;
 begin
     if json_typeof(p_job) <> 'object' then
         return row('OJ400', format('jobs[%s] must be a JSON object', p_n), '{"field": ""}')::ojs.refusal;
@@ -193,6 +194,13 @@ begin
         from json_each(p_job) x
     loop
         v_name := v_field.key;
+        if v_field.kind is null then
+            v_lacks := ojs._lacking(null, json_build_object(v_name, v_field.value));
+            if v_lacks.sqlstate is not null then
+                return row(v_lacks.sqlstate, format('jobs[%s]: %s', p_n, v_lacks.message),
+                    jsonb_build_object('field', v_name))::ojs.refusal;
+            end if;
+        end if;
         v_bad := case when v_field.kind is null then format('has an unknown field %I', v_name)
                 || coalesce('; ' || ojs._meant_field(v_name) || ' is probably meant', '')
             when v_field.again then format('has the field %I twice', v_name)

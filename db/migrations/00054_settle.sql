@@ -198,6 +198,10 @@ create function ojs._settlement_refusal(p_given json, p_n int, p_own text) retur
 language plpgsql stable
 as $$
 declare
+    c_kinds   constant jsonb := '{"id": "string", "lease": "string", "worker_id": "string", "tenant": "string", "result": "any",
+        "error": "any", "requeue": "boolean"}';
+    c_aliases constant jsonb := '{"job_id": "id", "lease_token": "lease", "lease_id": "lease", "tenant_id": "tenant",
+        "worker": "worker_id"}';
     v_bad     record;
     v_refusal ojs.refusal;
 begin
@@ -207,14 +211,13 @@ begin
         return row('OJ401', 'the settlement holds ' || ojs._bad_escape(p_given::text), '{"field": "settlement"}')::ojs.refusal;
     end if;
     select m.key, case
-        when m.kind is null then format('has an unknown field %I', m.key)
+        when m.kind is null then format('has an unknown field %I', m.key) || coalesce('; ' || coalesce(c_aliases ->> m.key,
+            ojs._meant(m.key, array(select jsonb_object_keys(c_kinds)))) || ' is probably meant', '')
         when m.again then format('has the field %I twice', m.key)
         else format('%I must be a JSON %s', m.key, m.kind) end as fault into v_bad
     from (
         select x.key, json_typeof(x.value) as given, lag(x.key) over (order by x.key) = x.key as again,
-            jsonb_build_object('id', 'string', 'lease', 'string', 'worker_id', 'string', 'tenant', 'string', 'result', 'any', 'error',
-                'any',
-                'requeue', 'boolean') ->> x.key as kind
+            c_kinds ->> x.key as kind
         from json_each(p_given) x
     ) m
     where m.kind is null or m.again or m.given <> 'null' and m.kind not in ('any', m.given) limit 1;

@@ -107,6 +107,8 @@ create function ojs._check_queue_config(p_config jsonb) returns void
 language plpgsql
 as $$
 declare
+    c_known constant text[] := '{visibility_timeout, default_timeout, default_retry, retention, max_size, backpressure, tenant_fairness,
+        description}';
     c_unsupported constant text[] := '{max_size_bytes, overflow_policy, concurrency, rate_limit, dead_letter_queue,
         dead_letter_max_size, dead_letter_ttl, allowed_job_types, producers}';
     v_field text;
@@ -134,6 +136,7 @@ begin
         elsif v_field = 'tenant_fairness' then
             perform ojs._check_fairness(p_config -> v_field, true);
         else
+            perform ojs._misnamed(v_field, c_known || c_unsupported);
             perform ojs._raise('OJ400', format('%s is no field of a queue''s configuration', left(v_field, 100)),
                 jsonb_build_object('field', left(v_field, 100)));
         end if;

@@ -10,12 +10,14 @@ as $$
 declare
     v_bound jsonb := coalesce(nullif(p_config -> 'backpressure', 'null'), '{}');
     v_depth jsonb := coalesce(nullif(p_config -> 'max_size', 'null'), v_bound -> 'max_depth');
+    c_known constant text[] := '{max_depth, strategy, warning_threshold}';
     v_field text;
 begin
     if jsonb_typeof(v_bound) <> 'object' then
         perform ojs._raise('OJ422', 'backpressure must be an object', '{"field": "backpressure"}');
     end if;
-    v_field := (select min(k) from jsonb_object_keys(v_bound) k where k not in ('max_depth', 'strategy', 'warning_threshold'));
+    v_field := (select min(k) from jsonb_object_keys(v_bound) k where k <> all (c_known));
+    perform ojs._misnamed(v_field, c_known, 'backpressure.') where v_field is not null;
     if v_field is not null or v_bound ->> 'strategy' in ('block', 'drop_oldest') then
         v_field := coalesce(v_field, 'strategy');
         perform ojs._raise('OJ408', format('backpressure.%s%s is not supported', left(v_field, 100), case v_field when 'strategy' then

@@ -12,16 +12,26 @@ as $$
     select coalesce(
         ojs._nearly(p_options, 'options.', '{queue, priority, retry, tags, max_attempts, timeout, timeout_ms, visibility_timeout_ms,
             scheduled_at, delay_until, expires_at, pending, metadata, meta, result_ttl, unique, rate_limit}',
-            '{"delay": "delay_until", "delay_ms": "delay_until", "run_at": "scheduled_at", "attempts": "max_attempts",
-            "retries": "retry.max_attempts", "tenant": "meta.tenant_id", "tenant_id": "meta.tenant_id"}'),
+            ojs._job_aliases()),
         ojs._nearly(p_extra, '', '{id, type, args, meta, queue, priority, retry, tags, options, max_attempts, timeout, timeout_ms,
             visibility_timeout_ms, scheduled_at, delay_until, expires_at, specversion, schema, unique, result_ttl, cost, rate_limit}',
-            '{"delay": "delay_until", "delay_ms": "delay_until", "run_at": "scheduled_at", "attempts": "max_attempts",
-            "retries": "retry.max_attempts", "tenant": "meta.tenant_id", "tenant_id": "meta.tenant_id"}'))
+            ojs._job_aliases()))
 $$;
 -- +goose StatementEnd
 comment on function ojs._misspelt(json, json) is
 'Why a job is refused among whose options or unknown attributes is a name that is nearly that of a field, or null.';
+
+-- +goose StatementBegin
+create function ojs._job_aliases() returns jsonb
+language sql immutable
+as $$
+    select '{"delay": "delay_until", "delay_ms": "delay_until", "run_at": "scheduled_at", "attempts": "max_attempts",
+        "retries": "retry.max_attempts", "tenant": "meta.tenant_id", "tenant_id": "meta.tenant_id", "lease_token": "lease",
+        "lease_id": "lease"}'::jsonb
+$$;
+-- +goose StatementEnd
+comment on function ojs._job_aliases() is
+'What people write for fields of a job. A worker that gives back a job with the lease as lease_token would take it for checked.';
 
 -- +goose StatementBegin
 create function ojs._retry_misspelt(p_retry jsonb) returns ojs.violation
@@ -89,12 +99,16 @@ comment on function ojs._meant(text, text[]) is 'The known name that another one
 -- +goose StatementBegin
 create function ojs._meant_field(p_name text) returns text
 language sql immutable
-as $$ select ojs._meant(p_name, array(select jsonb_object_keys(ojs._new_job_fields()))) $$;
+as $$
+    select coalesce(ojs._meant(p_name, array(select jsonb_object_keys(ojs._new_job_fields()))),
+        replace(coalesce(ojs._job_aliases() ->> p_name, case p_name when 'delay_until' then p_name end), 'delay_until', 'scheduled_at'))
+$$;
 -- +goose StatementEnd
-comment on function ojs._meant_field(text) is 'ojs._meant among the fields of a job in JSON.';
+comment on function ojs._meant_field(text) is
+'ojs._meant among the fields of a job in JSON, and by what people write for them; a time has one name there.';
 
 -- +goose StatementBegin
-create function ojs._not_a_setting(p_name text, p_known text[], p_hint text) returns void
+create function ojs._misnamed(p_name text, p_known text[], p_path text default '') returns void
 language plpgsql
 as $$
 declare
@@ -102,9 +116,23 @@ declare
     v_meant text := ojs._meant(v_name, p_known);
 begin
     if v_meant is not null then
-        perform ojs._raise('OJ400', format('%s is not known; %s is probably meant', v_name, v_meant),
-            jsonb_build_object('field', v_name, 'meant', v_meant));
+        perform ojs._raise('OJ400', format('%s is not known; %s is probably meant', p_path || v_name, v_meant),
+            jsonb_build_object('field', p_path || v_name, 'meant', v_meant));
     end if;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._misnamed(text, text[], text) is
+'Raises which of the known names was probably meant for one that is not known; if there is none, nothing. p_path: what stands before it.';
+
+-- +goose StatementBegin
+create function ojs._not_a_setting(p_name text, p_known text[], p_hint text) returns void
+language plpgsql
+as $$
+declare
+    v_name text := left(p_name, 100);
+begin
+    perform ojs._misnamed(v_name, p_known);
     perform ojs._raise('OJ408', format('%s is not supported', v_name), jsonb_build_object('field', v_name), p_hint);
 end;
 $$;

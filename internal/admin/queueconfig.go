@@ -80,6 +80,7 @@ func (r *configRequest) Check(o *kit.Object) {
 // bareOrUnder checks a document that is the body or its only key, there read into under. It returns the document and the path to it.
 func bareOrUnder(o *kit.Object, key string, under json.RawMessage) (document json.RawMessage, path string) {
 	document = o.Source
+	kit.Near(o, nil, key)
 	if o.Has(key) {
 		kit.Only(o, kit.NotKnown, key)
 		if document, path = under, key; under == nil {

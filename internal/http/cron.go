@@ -112,7 +112,7 @@ func (s *Server) putCron(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	kit.Near(req, map[string]string{"schedule": "cron"}, cronNames...)
+	kit.Near(req, map[string]string{"schedule": "cron", "lease_token": "lease"}, cronNames...)
 	noTenant(req)
 	header, headerName := kit.Scope(c), kit.ScopeHeader(c)
 	name := cronNameOf(req, c.Param("name"))

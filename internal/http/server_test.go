@@ -204,8 +204,8 @@ func TestMT53SPEveryRouteReadsTheTenantHeader(t *testing.T) {
 	a := start(t)
 	for path, methods := range a.paths() {
 		switch path {
-		case "/ojs/manifest", "/health", "/ready", "/ojs/v1/health", "/ojs/v1/ready", "/metrics", "/ojs/v1/admin/observability/health": // nothing of any tenant
-			continue
+		case "/ojs/manifest", "/health", "/ready", "/ojs/v1/health", "/ojs/v1/ready", "/metrics", "/ojs/v1/admin/observability/health":
+			continue // nothing of any tenant
 		}
 		for _, method := range methods {
 			r := a.do(method, strings.NewReplacer(":id", someID, ":name", "default").Replace(path), "", "X-OJS-Tenant: a b")

@@ -178,7 +178,8 @@ func Near(o *Object, aliases map[string]string, known ...string) {
 			continue
 		}
 		meant := aliases[m.Key]
-		if meant != TenantHeader && !slices.Contains(known, meant) {
+		// Where there is no lease, either, whoever sends one believes that it is checked.
+		if meant != TenantHeader && meant != "lease" && !slices.Contains(known, meant) {
 			meant = resembled(m.Key, known)
 		}
 		if meant != "" {
