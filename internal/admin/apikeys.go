@@ -13,7 +13,7 @@ import (
 
 func (a *Admin) keyRoutes() []kit.Route {
 	return kit.Scoped([]kit.Route{
-		{Method: http.MethodGet, Path: v1 + "/admin/api-keys", Scope: kit.Read, Handler: a.listKeys},
+		{Method: http.MethodGet, Path: v1 + "/admin/api-keys", Scope: kit.Read, Query: kit.Paged, Handler: a.listKeys},
 		{Method: http.MethodPost, Path: v1 + "/admin/api-keys", Scope: kit.Admin, Handler: a.createKey},
 		{Method: http.MethodPost, Path: v1 + "/admin/api-keys/:id/rotate", Scope: kit.Admin, Handler: a.rotateKey},
 		{Method: http.MethodDelete, Path: v1 + "/admin/api-keys/:id", Scope: kit.Admin, Handler: a.revokeKey},

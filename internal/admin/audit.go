@@ -12,7 +12,10 @@ import (
 )
 
 func (a *Admin) auditRoutes() []kit.Route {
-	return kit.Scoped([]kit.Route{{Method: http.MethodGet, Path: v1 + "/admin/audit", Scope: kit.Read, Handler: a.listAudit}})
+	return kit.Scoped([]kit.Route{{
+		Method: http.MethodGet, Path: v1 + "/admin/audit", Scope: kit.Read, Query: kit.Paged + "tenant tenant_id actor action cursor",
+		Handler: a.listAudit,
+	}})
 }
 
 // cursorPage is a page of a list that goes on behind a cursor, and does not know how long it is.

@@ -14,11 +14,14 @@ import (
 
 // Dead letters in bulk (ojs-dead-letter section 10). Those that show a job are with the other jobs, in internal/http.
 
+// DeadLettersQuery are the parameters of a list of dead letters.
+const DeadLettersQuery = kit.Paged + "queue type error_type since until older_than"
+
 func (a *Admin) deadLetterRoutes() []kit.Route {
 	under := func(prefix string, change kit.Access) []kit.Route {
 		return kit.Under([]string{prefix}, []kit.Route{
 			{Method: http.MethodDelete, Scope: change, Queues: kit.QueuesInBody, Handler: a.purgeDeadLetters},
-			{Method: http.MethodGet, Path: "/stats", Scope: kit.Read, Handler: a.deadLetterStats},
+			{Method: http.MethodGet, Path: "/stats", Scope: kit.Read, OfTenant: true, Handler: a.deadLetterStats},
 			{Method: http.MethodPost, Path: "/retry", Scope: change, Queues: kit.QueuesInBody, Handler: a.retryDeadLetters},
 			{Method: http.MethodPost, Path: "/purge", Scope: change, Queues: kit.QueuesInBody, Handler: a.purgeDeadLetters},
 		})
@@ -34,6 +37,8 @@ type Filter struct {
 	Queue     *string    `json:"queue" check:"name"`
 	Type      *string    `json:"type" check:"name"`
 	ErrorType *string    `json:"error_type" check:"name"`
+	Tenant    *string    `json:"tenant" check:"name"`
+	TenantID  *string    `json:"tenant_id" check:"name"` // the same
 	Since     *time.Time `json:"since"`
 	Until     *time.Time `json:"until"`
 	Older     *string    `json:"older_than"` // another spelling of until, which may also be an age
@@ -57,8 +62,12 @@ func QueryFilter(c echo.Context) (f Filter, err error) {
 	return f, err
 }
 
-// Check reads the age.
+// Check reads the age, and takes both names of the tenant.
 func (f *Filter) Check(o *kit.Object) {
+	tenant, err := kit.SameTenant(o.At("tenant"), f.Tenant, f.TenantID)
+	if f.Tenant = tenant; err != nil {
+		o.Fail(err)
+	}
 	if err := f.ReadAge(o.At("older_than"), o.At("until")); err != nil {
 		o.Fail(err)
 	}
@@ -207,7 +216,11 @@ func (a *Admin) inBulk(c echo.Context, filter *Filter, limit int32, do doing, co
 	if err := kit.ForFilter(c, "filter.queue", filter.Queue); err != nil {
 		return 0, 0, err
 	}
-	ctx, tenant := a.Context(c), kit.Scope(c)
+	tenant, err := kit.Narrow("tenant", filter.Tenant, kit.Scope(c))
+	if err != nil {
+		return 0, 0, err
+	}
+	ctx := a.Context(c)
 	// What fails again meanwhile is not meant, neither by what is done nor by what remains.
 	if err := filter.Bound(ctx, a.SQL, true); err != nil {
 		return 0, 0, err

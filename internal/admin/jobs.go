@@ -10,19 +10,26 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojs-pg/ojs-pg/internal/http/kit"
-	"github.com/ojs-pg/ojs-pg/internal/names"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
 // Jobs in lists and in bulk (ojs-admin-api sections 7 and 8). Those that show a whole job are in internal/http.
 
+const jobsQuery = kit.Paged + "queue state type cursor sort order since until"
+
 func (a *Admin) jobRoutes() []kit.Route {
 	return kit.Scoped([]kit.Route{
-		{Method: http.MethodGet, Path: v1 + "/jobs", Scope: kit.Read, Queues: kit.QueueInQuery, Handler: a.listJobs},
-		{Method: http.MethodGet, Path: v1 + "/admin/jobs", Scope: kit.Read, Queues: kit.QueueInQuery, Handler: a.listJobs},
+		{
+			Method: http.MethodGet, Path: v1 + "/jobs", Scope: kit.Read, Queues: kit.QueueInQuery,
+			Query: jobsQuery, OfTenant: true, Handler: a.listJobs,
+		},
+		{
+			Method: http.MethodGet, Path: v1 + "/admin/jobs", Scope: kit.Read, Queues: kit.QueueInQuery,
+			Query: jobsQuery, OfTenant: true, Handler: a.listJobs,
+		},
 		{
 			Method: http.MethodGet, Path: v1 + "/admin/tenants/:id/jobs", Scope: kit.Read, Queues: kit.QueueInQuery,
-			Handler: a.listTenantJobs,
+			Query: jobsQuery, OfTenant: true, Handler: a.listTenantJobs,
 		},
 		{Method: http.MethodPost, Path: v1 + "/admin/jobs/bulk/cancel", Scope: kit.Admin, Queues: kit.QueuesInBody, Handler: a.cancelJobs},
 		{Method: http.MethodPost, Path: v1 + "/admin/jobs/bulk/retry", Scope: kit.Admin, Queues: kit.QueuesInBody, Handler: a.retryJobs},
@@ -57,16 +64,9 @@ func (f *jobFilter) among(known []string, at string) error {
 }
 
 // narrow has the filter let pass jobs of one tenant only: of the header's, if there is one, to whom others are unknown.
-func (f *jobFilter) narrow(own *string) error {
-	switch {
-	case f.Tenant != nil && !names.Tenant.MatchString(*f.Tenant):
-		return kit.NoTenantID("tenant")
-	case own != nil && f.Tenant != nil && *f.Tenant != *own:
-		return kit.NoSuch("tenant", *f.Tenant)
-	case own != nil:
-		f.Tenant = own
-	}
-	return nil
+func (f *jobFilter) narrow(own *string) (err error) {
+	f.Tenant, err = kit.Narrow("tenant", f.Tenant, own)
+	return err
 }
 
 // jobLine is a job in a list. What a producer put into it is left out, which may be large: GET /jobs/{id} has it.

@@ -14,9 +14,12 @@ import (
 
 func (a *Admin) neighbourRoutes() []kit.Route {
 	return kit.Scoped([]kit.Route{
-		{Method: http.MethodGet, Path: v1 + "/admin/neighbours", Scope: kit.Read, Handler: a.listNeighbours},
+		{Method: http.MethodGet, Path: v1 + "/admin/neighbours", Scope: kit.Read, Query: kit.Paged, Handler: a.listNeighbours},
 		{Method: http.MethodPut, Path: v1 + "/admin/neighbours", Scope: kit.Admin, Handler: a.watchNeighbours},
-		{Method: http.MethodGet, Path: v1 + "/admin/throttles", Scope: kit.Read, Handler: a.listThrottles},
+		{
+			Method: http.MethodGet, Path: v1 + "/admin/throttles", Scope: kit.Read,
+			Query: kit.Paged, OfTenant: true, Handler: a.listThrottles,
+		},
 		{Method: http.MethodPost, Path: v1 + "/admin/tenants/:id/throttle", Scope: kit.Admin, Handler: a.throttle},
 		{Method: http.MethodDelete, Path: v1 + "/admin/tenants/:id/throttle", Scope: kit.Admin, Handler: kit.Bare(a.releaseThrottle)},
 	})

@@ -13,10 +13,10 @@ import (
 
 func (a *Admin) poolRoutes() []kit.Route {
 	return kit.Scoped([]kit.Route{
-		{Method: http.MethodGet, Path: v1 + "/admin/pools", Scope: kit.Read, Handler: a.listPools},
+		{Method: http.MethodGet, Path: v1 + "/admin/pools", Scope: kit.Read, Query: kit.Paged, Handler: a.listPools},
 		{Method: http.MethodGet, Path: v1 + "/admin/pools/:name", Scope: kit.Read, Handler: a.getPool},
 		{Method: http.MethodPut, Path: v1 + "/admin/pools/:name", Scope: kit.Admin, Handler: a.putPool},
-		{Method: http.MethodDelete, Path: v1 + "/admin/pools/:name", Scope: kit.Admin, Handler: a.deletePool},
+		{Method: http.MethodDelete, Path: v1 + "/admin/pools/:name", Scope: kit.Admin, Query: "confirm", Handler: a.deletePool},
 	})
 }
 

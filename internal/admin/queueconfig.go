@@ -19,7 +19,10 @@ func (a *Admin) queueConfigRoutes() []kit.Route {
 	return kit.Scoped(append(
 		[]kit.Route{
 			{Method: http.MethodPost, Path: v1 + "/queues", Scope: kit.Admin, Handler: a.createQueue},
-			{Method: http.MethodDelete, Path: v1 + "/queues/:name", Scope: kit.Admin, Queues: kit.QueueInPath, Handler: a.deleteQueue},
+			{
+				Method: http.MethodDelete, Path: v1 + "/queues/:name", Scope: kit.Admin, Queues: kit.QueueInPath, Query: "strategy",
+				Handler: a.deleteQueue,
+			},
 		},
 		kit.Under([]string{v1 + "/queues", v1 + "/admin/queues"}, []kit.Route{
 			{Method: http.MethodGet, Path: "/:name/config", Scope: kit.Read, Queues: kit.QueueInPath, Handler: a.getQueueConfig},

@@ -15,9 +15,9 @@ import (
 
 func (a *Admin) queueRoutes() []kit.Route {
 	return kit.Scoped(kit.Under([]string{v1 + "/queues", v1 + "/admin/queues"}, []kit.Route{
-		{Method: http.MethodGet, Scope: kit.Read, Handler: a.listQueues},
-		{Method: http.MethodGet, Path: "/:name", Scope: kit.Read, Queues: kit.QueueInPath, Handler: a.getQueue},
-		{Method: http.MethodGet, Path: "/:name/stats", Scope: kit.Read, Queues: kit.QueueInPath, Handler: a.queueStats},
+		{Method: http.MethodGet, Scope: kit.Read, Query: kit.Paged, OfTenant: true, Handler: a.listQueues},
+		{Method: http.MethodGet, Path: "/:name", Scope: kit.Read, Queues: kit.QueueInPath, OfTenant: true, Handler: a.getQueue},
+		{Method: http.MethodGet, Path: "/:name/stats", Scope: kit.Read, Queues: kit.QueueInPath, OfTenant: true, Handler: a.queueStats},
 		{Method: http.MethodPost, Path: "/:name/pause", Scope: kit.Admin, Queues: kit.QueueInPath, Handler: a.pauseQueue(Pause)},
 		{Method: http.MethodPost, Path: "/:name/resume", Scope: kit.Admin, Queues: kit.QueueInPath, Handler: a.pauseQueue(Resume)},
 	}))

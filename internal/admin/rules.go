@@ -35,7 +35,7 @@ func Resume(q *sqlcgen.Queries, ctx context.Context, of Of) (sqlcgen.OjsRule, er
 
 func (a *Admin) ruleRoutes() []kit.Route {
 	return kit.Scoped([]kit.Route{
-		{Method: http.MethodGet, Path: v1 + "/admin/rules", Scope: kit.Read, Handler: a.listRules},
+		{Method: http.MethodGet, Path: v1 + "/admin/rules", Scope: kit.Read, Query: kit.Paged, OfTenant: true, Handler: a.listRules},
 		{Method: http.MethodPut, Path: v1 + "/admin/tenants/:id/limits", Scope: kit.Admin, Handler: a.limitTenant},
 		{Method: http.MethodPut, Path: v1 + "/admin/queues/:name/limits", Scope: kit.Admin, Queues: kit.QueueInPath, Handler: a.limitQueue},
 		{Method: http.MethodPost, Path: v1 + "/admin/tenants/:id/pause", Scope: kit.Admin, Handler: a.pauseTenant(Pause)},

@@ -11,8 +11,11 @@ import (
 
 func (a *Admin) schedulingRoutes() []kit.Route {
 	return kit.Scoped([]kit.Route{
-		{Method: http.MethodGet, Path: v1 + "/admin/scheduling/stats", Scope: kit.Read, Handler: a.schedulingStats},
-		{Method: http.MethodGet, Path: v1 + "/admin/scheduling/tenants", Scope: kit.Read, Handler: a.tenantShares},
+		{Method: http.MethodGet, Path: v1 + "/admin/scheduling/stats", Scope: kit.Read, Query: kit.Paged, Handler: a.schedulingStats},
+		{
+			Method: http.MethodGet, Path: v1 + "/admin/scheduling/tenants", Scope: kit.Read,
+			Query: kit.Paged, OfTenant: true, Handler: a.tenantShares,
+		},
 	})
 }
 

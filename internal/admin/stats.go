@@ -10,7 +10,7 @@ import (
 )
 
 func (a *Admin) statsRoutes() []kit.Route {
-	return kit.Scoped([]kit.Route{{Method: http.MethodGet, Path: v1 + "/admin/stats", Scope: kit.Read, Handler: a.stats}})
+	return kit.Scoped([]kit.Route{{Method: http.MethodGet, Path: v1 + "/admin/stats", Scope: kit.Read, OfTenant: true, Handler: a.stats}})
 }
 
 // stats is ojs-admin-api section 10.1: numbers of jobs now and ever, over all tenants or of one, and how many came and went in the last

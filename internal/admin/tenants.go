@@ -15,10 +15,10 @@ import (
 
 func (a *Admin) tenantRoutes() []kit.Route {
 	return kit.Scoped([]kit.Route{
-		{Method: http.MethodGet, Path: v1 + "/admin/tenants", Scope: kit.Read, Handler: a.listTenants},
+		{Method: http.MethodGet, Path: v1 + "/admin/tenants", Scope: kit.Read, Query: kit.Paged, OfTenant: true, Handler: a.listTenants},
 		{Method: http.MethodGet, Path: v1 + "/admin/tenants/:id", Scope: kit.Read, Handler: a.getTenant},
 		{Method: http.MethodPut, Path: v1 + "/admin/tenants/:id", Scope: kit.Admin, Handler: a.putTenant},
-		{Method: http.MethodDelete, Path: v1 + "/admin/tenants/:id", Scope: kit.Admin, Handler: a.deregisterTenant},
+		{Method: http.MethodDelete, Path: v1 + "/admin/tenants/:id", Scope: kit.Admin, Query: "confirm", Handler: a.deregisterTenant},
 		{Method: http.MethodPost, Path: v1 + "/admin/tenants/:id/suspend", Scope: kit.Admin, Handler: a.suspendTenant},
 		{Method: http.MethodPost, Path: v1 + "/admin/tenants/:id/unsuspend", Scope: kit.Admin, Handler: a.unsuspendTenant},
 		{Method: http.MethodGet, Path: v1 + "/admin/tenants/:id/stats", Scope: kit.Read, Handler: a.tenantStats},

@@ -12,10 +12,10 @@ import (
 
 func (a *Admin) tierRoutes() []kit.Route {
 	return kit.Scoped([]kit.Route{
-		{Method: http.MethodGet, Path: v1 + "/admin/tiers", Scope: kit.Read, Handler: a.listTiers},
+		{Method: http.MethodGet, Path: v1 + "/admin/tiers", Scope: kit.Read, Query: kit.Paged, Handler: a.listTiers},
 		{Method: http.MethodGet, Path: v1 + "/admin/tiers/:name", Scope: kit.Read, Handler: a.getTier},
 		{Method: http.MethodPut, Path: v1 + "/admin/tiers/:name", Scope: kit.Admin, Handler: a.putTier},
-		{Method: http.MethodDelete, Path: v1 + "/admin/tiers/:name", Scope: kit.Admin, Handler: a.deleteTier},
+		{Method: http.MethodDelete, Path: v1 + "/admin/tiers/:name", Scope: kit.Admin, Query: "confirm", Handler: a.deleteTier},
 		{Method: http.MethodPut, Path: v1 + "/admin/tenants/:id/tier", Scope: kit.Admin, Handler: a.setTier},
 	})
 }

@@ -15,9 +15,9 @@ import (
 
 func (a *Admin) workerRoutes() []kit.Route {
 	return kit.Scoped([]kit.Route{
-		{Method: http.MethodGet, Path: v1 + "/workers", Scope: kit.Read, Handler: a.listWorkers},
+		{Method: http.MethodGet, Path: v1 + "/workers", Scope: kit.Read, Query: kit.Paged, OfTenant: true, Handler: a.listWorkers},
 		{Method: http.MethodGet, Path: v1 + "/workers/:id/health", Scope: kit.Read, Handler: a.workerHealth},
-		{Method: http.MethodGet, Path: v1 + "/admin/workers", Scope: kit.Read, Handler: a.listWorkers},
+		{Method: http.MethodGet, Path: v1 + "/admin/workers", Scope: kit.Read, Query: kit.Paged, OfTenant: true, Handler: a.listWorkers},
 		{Method: http.MethodPost, Path: v1 + "/admin/workers/directive", Scope: kit.Admin, Handler: a.directWorkers},
 		{Method: http.MethodGet, Path: v1 + "/admin/workers/:id", Scope: kit.Read, Handler: a.getWorker},
 		{Method: http.MethodPost, Path: v1 + "/admin/workers/:id/quiet", Scope: kit.Admin, Handler: kit.Bare(a.quietWorker)},

@@ -75,7 +75,7 @@ func template(req *kit.Object) *kit.Object {
 
 func (s *Server) cronRoutes() []kit.Route {
 	return kit.Scoped(kit.Under([]string{v1 + "/cron", v1 + "/crons"}, []kit.Route{
-		{Method: http.MethodGet, Scope: kit.Read, Handler: s.listCrons},
+		{Method: http.MethodGet, Scope: kit.Read, Query: kit.Paged + "enabled", OfTenant: true, Handler: s.listCrons},
 		{Method: http.MethodPost, Scope: kit.Produce, Queues: kit.QueuesInBody, Handler: s.putCron},
 		{Method: http.MethodGet, Path: "/:name", Scope: kit.Read, Queues: kit.QueueOfCron, Handler: s.getCron},
 		{Method: http.MethodPut, Path: "/:name", Scope: kit.Produce, Queues: kit.QueueOfCron, Handler: s.putCron},
@@ -84,7 +84,10 @@ func (s *Server) cronRoutes() []kit.Route {
 		{Method: http.MethodPost, Path: "/:name/pause", Scope: kit.Produce, Queues: kit.QueueOfCron, Handler: kit.Bare(s.pauseCron)},
 		{Method: http.MethodPost, Path: "/:name/resume", Scope: kit.Produce, Queues: kit.QueueOfCron, Handler: kit.Bare(s.resumeCron)},
 		{Method: http.MethodPost, Path: "/:name/trigger", Scope: kit.Produce, Queues: kit.QueueOfCron, Handler: kit.Bare(s.triggerCron)},
-		{Method: http.MethodGet, Path: "/:name/history", Scope: kit.Read, Queues: kit.QueueOfCron, Handler: s.cronHistory},
+		{
+			Method: http.MethodGet, Path: "/:name/history", Scope: kit.Read, Queues: kit.QueueOfCron,
+			Query: kit.Paged, Handler: s.cronHistory,
+		},
 	}))
 }
 

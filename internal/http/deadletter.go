@@ -19,12 +19,21 @@ import (
 func (s *Server) deadLetterRoutes() []kit.Route {
 	const dead, admins = v1 + "/dead-letter", v1 + "/admin/dead-letter"
 	return kit.Scoped([]kit.Route{
-		{Method: http.MethodGet, Path: dead, Scope: kit.Read, Queues: kit.QueueInQuery, Handler: s.listDeadLetters},
-		{Method: http.MethodGet, Path: admins, Scope: kit.Read, Queues: kit.QueueInQuery, Handler: s.listDeadLetters},
+		{
+			Method: http.MethodGet, Path: dead, Scope: kit.Read, Queues: kit.QueueInQuery,
+			Query: admin.DeadLettersQuery, OfTenant: true, Handler: s.listDeadLetters,
+		},
+		{
+			Method: http.MethodGet, Path: admins, Scope: kit.Read, Queues: kit.QueueInQuery,
+			Query: admin.DeadLettersQuery, OfTenant: true, Handler: s.listDeadLetters,
+		},
 		{Method: http.MethodPost, Path: dead + "/:id/retry", Scope: kit.Produce, Queues: kit.QueueOfJob, Handler: s.retryDeadLetter},
 		{Method: http.MethodPost, Path: admins + "/:id/retry", Scope: kit.Admin, Queues: kit.QueueOfJob, Handler: s.retryDeadLetter},
 		{Method: http.MethodGet, Path: dead + "/:id", Scope: kit.Read, Queues: kit.QueueOfJob, Handler: s.getDeadLetter},
-		{Method: http.MethodDelete, Path: dead + "/:id", Scope: kit.Produce, Queues: kit.QueueOfJob, Handler: kit.Bare(s.deleteDeadLetter)},
+		{
+			Method: http.MethodDelete, Path: dead + "/:id", Scope: kit.Produce, Queues: kit.QueueOfJob,
+			Handler: kit.Bare(s.deleteDeadLetter),
+		},
 		{Method: http.MethodGet, Path: admins + "/:id", Scope: kit.Read, Queues: kit.QueueOfJob, Handler: s.getDeadLetterFlat},
 		{
 			Method: http.MethodDelete, Path: admins + "/:id", Scope: kit.Admin, Queues: kit.QueueOfJob,

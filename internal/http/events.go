@@ -13,7 +13,10 @@ import (
 
 func (s *Server) eventRoutes() []kit.Route {
 	return kit.Scoped([]kit.Route{
-		{Method: http.MethodGet, Path: v1 + "/events", Scope: kit.Read, Queues: kit.QueuesInQuery, Handler: s.listEvents},
+		{
+			Method: http.MethodGet, Path: v1 + "/events", Scope: kit.Read, Queues: kit.QueuesInQuery,
+			Query: kit.Paged + "types type queues since after", OfTenant: true, Handler: s.listEvents,
+		},
 	})
 }
 

@@ -166,3 +166,67 @@ func TestHintsFit(t *testing.T) {
 		"error.code": "forbidden", "error.hint": "Use an operator's credential, which is no tenant's.",
 	})
 }
+
+// A filter of the query that is passed over lets everything pass.
+func TestMisspeltQueries(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	for query, meant := range map[string]string{
+		"jobs?stat=available": "state", "admin/jobs?quue=q": "queue", "jobs?tenantId=acme": "tenant_id",
+		"dead-letter?errorType=x": "error_type",
+		"events?typs=x":           "types", "cron?enbled=true": "enabled", "queues?limt=5": "limit", "admin/audit?actr=x": "actor",
+		"jobs/" + someID + "/result?timout=5": "timeout", "admin/tenants?ofset=5": "offset",
+	} {
+		path, name, _ := strings.Cut(strings.Split(query, "=")[0], "?")
+		a.do("GET", "/ojs/v1/"+query, "").want(400).is(map[string]any{
+			"error.code": "invalid_request", "error.details.field": name, "error.details.meant": meant,
+			"error.message": name + " is not known; " + meant + " is probably meant",
+		})
+		if !strings.HasSuffix(path, "result") {
+			a.do("GET", "/ojs/v1/"+path+"?color=red&x_stat=y", "").want(200)
+		}
+	}
+	a.do("DELETE", "/ojs/v1/admin/pools/p?confrim=true", "").want(400).is(map[string]any{"error.details.meant": "confirm"})
+}
+
+// Lists are of one tenant if the query says so, under either name; to a tenant others are unknown.
+func TestListsOfTheTenantInTheQuery(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	for _, tenant := range []string{"acme", "globex"} {
+		header := "X-OJS-Tenant: " + tenant
+		a.bury("mail", "Timeout", header)
+		a.push(`{"type":"a","args":[],"options":{"queue":"only-`+tenant+`"}}`, header)
+		a.do("POST", "/ojs/v1/cron", `{"name":"c-`+tenant+`","cron":"@daily","type":"a"}`, header).want(201)
+		a.do("POST", "/ojs/v1/workers/heartbeat", `{"worker_id":"w-`+tenant+`"}`, header).want(200)
+	}
+	one := map[string]map[string]any{
+		"dead-letter": {"total": 1, "jobs.0.meta.tenant_id": "acme"}, "admin/dead-letter": {"total": 1},
+		"dead-letter/stats": {"total": 1}, "events?types=job.enqueued": {}, "cron": {"pagination.total": 1, "crons.0.name": "c-acme"},
+		"workers": {"pagination.total": 1, "workers.0.id": "w-acme"}, "queues": {"pagination.total": 2, "queues.1.name": "only-acme"},
+		"queues/only-globex": {"queue.depth": 0}, "admin/stats": {"jobs.discarded": 1, "workers": 1},
+		"admin/tenants": {"pagination.total": 1},
+		"jobs":          {}, "admin/scheduling/tenants": {"pagination.total": 1},
+	}
+	for path, want := range one {
+		for _, name := range []string{"tenant", "tenant_id"} {
+			asked := "/ojs/v1/" + path + map[bool]string{false: "?", true: "&"}[strings.Contains(path, "?")] + name + "="
+			r := a.do("GET", asked+"acme", "").want(200).is(want)
+			if strings.Contains(string(r.body), "globex") != strings.Contains(path, "globex") {
+				t.Errorf("%s: %s", asked, r.body)
+			}
+			a.do("GET", asked+"acme", "", "X-OJS-Tenant: acme").want(200).is(want)
+			a.do("GET", asked+"acme", "", "X-OJS-Tenant: globex").want(404)
+			a.do("GET", asked+"a%20b", "").want(400)
+		}
+	}
+	for _, call := range []string{"dead-letter/retry", "admin/dead-letter/retry", "dead-letter/purge"} {
+		a.do("POST", "/ojs/v1/"+call, `{"filter":{"tenant_id":"acme"},"confirm":true}`, "X-OJS-Tenant: globex").want(404)
+		a.do("POST", "/ojs/v1/"+call, `{"tenant_id":"acme","tenant":"globex","confirm":true}`).want(400)
+	}
+	a.do("POST", "/ojs/v1/dead-letter/purge", `{"filter":{"tenant_id":"acme"},"confirm":true}`).want(200).is(map[string]any{"deleted": 1})
+	a.do("GET", "/ojs/v1/dead-letter", "").want(200).is(map[string]any{"total": 1, "jobs.0.meta.tenant_id": "globex"})
+	a.do("POST", "/ojs/v1/dead-letter/retry", `{"tenant":"globex","confirm":true}`).want(200).is(map[string]any{"retried": 1})
+	a.do("POST", "/ojs/v1/admin/jobs/bulk/retry", `{"filter":{"tenant_id":"acme"},"confirm":true}`).want(200).
+		is(map[string]any{"succeeded": 0})
+}

@@ -108,6 +108,11 @@ func (s *stage) operationOf(r *kit.Route, shown []*example) *operation {
 			op.Responses[status] = &apiResponse{Description: http.StatusText(x.status), content: shownAs(s.t, mediaType, x.answer)}
 		}
 	}
+	for _, name := range queries {
+		if !slices.Contains(r.Parameters(), name) {
+			s.t.Errorf("%s %s reads %s of its query, which the table of routes does not have", r.Method, r.Path, name)
+		}
+	}
 	slices.Sort(queries)
 	for _, name := range slices.Compact(queries) {
 		schema := map[string]string{"type": "string"}

@@ -18,7 +18,10 @@ import (
 
 func (s *Server) resultRoutes() []kit.Route {
 	return kit.Scoped([]kit.Route{
-		{Method: http.MethodGet, Path: v1 + "/jobs/:id/result", Scope: kit.Read, Queues: kit.QueueOfJob, Handler: s.getResult},
+		{
+			Method: http.MethodGet, Path: v1 + "/jobs/:id/result", Scope: kit.Read, Queues: kit.QueueOfJob,
+			Query: "wait timeout", Handler: s.getResult,
+		},
 		{Method: http.MethodPost, Path: v1 + "/jobs/results", Scope: kit.Read, Queues: kit.QueuesInBody, Handler: s.listResults},
 	})
 }

@@ -27,13 +27,13 @@ const (
 )
 
 // bounded is the handler of a route, behind the question whether the credential is for its queues.
-func (k *Kit) bounded(r *Route) echo.HandlerFunc {
+func (k *Kit) bounded(reach Reach, next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
-		if err := k.within(c, r.Queues); err != nil {
+		if err := k.within(c, reach); err != nil {
 			Drain(c.Request())
 			return err
 		}
-		return r.Handler(c)
+		return next(c)
 	}
 }
 

@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/ojs-pg/ojs-pg/internal/names"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
@@ -53,6 +56,8 @@ type Route struct {
 	Method, Path string
 	Scope        Access
 	Queues       Reach
+	Query        string // names of the parameters of the query, separated by blanks
+	OfTenant     bool   // the query may name the tenant, as the header does
 	Handler      echo.HandlerFunc
 
 	scoped bool
@@ -102,14 +107,81 @@ func (k *Kit) add(e *echo.Echo, method string, r *Route) {
 		k.routes = map[routeKey]*Route{}
 	}
 	handler := r.Handler
+	if r.OfTenant {
+		handler = ofTenant(handler)
+	}
+	if known := r.Parameters(); len(known) > 0 {
+		handler = spelled(handler, known)
+	}
 	if r.Scope != Open {
-		handler = k.bounded(r)
+		handler = k.bounded(r.Queues, handler)
 	}
 	if r.scoped {
 		handler = k.scoped(handler)
 	}
 	e.Add(method, r.Path, handler)
 	k.routes[routeKey{method, r.Path}] = r
+}
+
+// Paged are the parameters of a list that Paging reads.
+const Paged = "limit offset page per_page "
+
+// Parameters are the names of the query that the route knows.
+func (r *Route) Parameters() []string {
+	known := strings.Fields(r.Query)
+	if r.OfTenant {
+		known = append(known, "tenant", "tenant_id")
+	}
+	return known
+}
+
+// spelled refuses a query with a slip of the pen in a name: a filter that is passed over lets everything pass.
+func spelled(next echo.HandlerFunc, known []string) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		if c.Request().URL.RawQuery == "" {
+			return next(c)
+		}
+		given := slices.Sorted(maps.Keys(c.Request().URL.Query()))
+		for _, name := range given[:min(len(given), mostNear)] {
+			if slices.Contains(known, name) || own.MatchString(name) {
+				continue
+			}
+			if meant := resembled(name, known); meant != "" {
+				return misnamed(Clip(name), meant)
+			}
+		}
+		return next(c)
+	}
+}
+
+// ofTenant has a request whose query names a tenant be for that one, which must be the header's if there is one. To a tenant others are
+// unknown.
+func ofTenant(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		named, err := QueryTenant(c)
+		if err != nil {
+			return err
+		}
+		r := requestOf(c)
+		if r.tenant, err = Narrow("tenant", named, r.tenant); err != nil {
+			return err
+		}
+		return next(c)
+	}
+}
+
+// Narrow is the tenant whom a filter is about that names one, at a field of the request, or none; scope: the request's own, to whom others
+// are unknown.
+func Narrow(at string, named, scope *string) (*string, error) {
+	switch {
+	case named == nil:
+		return scope, nil
+	case !names.Tenant.MatchString(*named):
+		return nil, NoTenantID(at)
+	case scope != nil && *named != *scope:
+		return nil, NoSuch("tenant", *named)
+	}
+	return named, nil
 }
 
 // RouteOf is the route of a request; nil: there is none.
