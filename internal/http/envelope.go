@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math"
 	"net/http"
+	"regexp"
 	"strings"
 	"time"
 
@@ -363,9 +364,18 @@ func relocate(err error, key *idempotency, jobs []*kit.Object, header string, ba
 	case key != nil && field == idempotencyField:
 		known.Details["field"] = key.field
 	case field != "" && index >= 0 && index < len(jobs):
-		kit.Locate(known, locate(jobs[index], header, field))
+		said := amongJobs.ReplaceAllString(known.Message, "")
+		at := locate(jobs[index], header, field)
+		if !batch && known.Fault == "" && said != known.Message {
+			known.Details["field"], known.Message = at, said
+			return
+		}
+		kit.Locate(known, at)
 	}
 }
+
+// amongJobs begins what is said of one of several jobs, and of the only one of a request, which came with others'.
+var amongJobs = regexp.MustCompile(`^jobs\[\d+\]: `)
 
 func number(v any) (int, bool) {
 	switch v := v.(type) {
