@@ -233,7 +233,28 @@ func TestProducers(t *testing.T) {
 				from ojs.jobs where queue = $1 and state = 'available'`, example.queue); got != example.jobs {
 				t.Errorf("it has enqueued %s, want %s", got, example.jobs)
 			}
+			if example.queue == "python" {
+				workOff(t, d, base, example.queue)
+			}
 		})
+	}
+}
+
+// workOff has the worker in Python complete the one job of a queue.
+func workOff(t *testing.T, d *pgtest.DB, base, queue string) {
+	t.Helper()
+	worker := exec.Command("python3", "worker/worker.py")
+	worker.Env = environment("OJS_URL="+base, "OJS_QUEUES="+queue)
+	if err := worker.Start(); err != nil {
+		t.Fatal(err)
+	}
+	d.Eventually("the worker completes the producer's job", `
+		select state = 'completed' and result::text like '%ada@example.com%' from ojs.jobs where queue = $1`, queue)
+	if err := worker.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Error(err)
+	}
+	if err := worker.Wait(); err != nil {
+		t.Errorf("the worker ends with %v", err)
 	}
 }
 

@@ -256,7 +256,7 @@ in a shell:
 
 and in psql again:
 
-  select * from ojs.tenant_stats;
+  select * from ojs.overview;
 
 Ctrl-C stops it.
 

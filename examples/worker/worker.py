@@ -50,7 +50,12 @@ def charge(job, lost):
     return {"charged": job["args"][0], "key": job["id"]}
 
 
-HANDLERS = {"greet": greet, "nap": nap, "charge": charge}
+def send_receipt(job, lost):
+    order, address = job["args"]
+    return {"order": order, "sent_to": address}
+
+
+HANDLERS = {"greet": greet, "nap": nap, "charge": charge, "receipt.send": send_receipt}
 
 
 def call(what, body, tries=1):
