@@ -28,6 +28,10 @@ left join lateral (
     select h.created_at from ojs.shard h where h.queue = s.queue and h.tenant_id = sqlc.narg('tenant')::text
     union all
     select q.created_at from ojs.queue q where q.queue = s.queue and sqlc.narg('tenant')::text is null
+    union all
+    -- All that is known of a queue that is only paused.
+    select p.paused_at from ojs.rule p
+    where p.tenant_id = '' and p.queue = s.queue and p.paused_at is not null and sqlc.narg('tenant')::text is null
     order by created_at limit 1
 ) k on true
 where s.queue = any (@names::text[])
@@ -86,6 +90,10 @@ select q.queue as name, case when r.paused_at is not null then 'paused' else 'ac
     q.updated_at
 from ojs._configured(@queue::text, sqlc.narg('tenant')::text is null) q
 left join ojs.rule r on r.tenant_id = '' and r.queue = q.queue;
+
+-- name: QueuePause :many
+-- Since when a queue is paused; no row: it is not.
+select r.paused_at from ojs.rule r where r.tenant_id = '' and r.queue = @queue::text and r.paused_at is not null;
 
 -- name: ConfigureQueue :one
 select q.queue as name, case when r.paused_at is not null then 'paused' else 'active' end::text as state, q.config, q.created_at,

@@ -49,10 +49,14 @@ func configurable(c echo.Context) (name string, err error) {
 // QueueConfig reads what SQL knows about a queue; one without a row has no configuration. For a tenant it is without the tenants' weights.
 func QueueConfig(ctx context.Context, q *sqlcgen.Queries, name string, tenant *string) (sqlcgen.QueueConfigRow, error) {
 	rows, err := q.QueueConfig(ctx, sqlcgen.QueueConfigParams{Queue: name, Tenant: tenant})
-	if err != nil || len(rows) == 0 {
-		return sqlcgen.QueueConfigRow{Name: name, State: "active", Config: json.RawMessage("{}")}, err
+	if err != nil {
+		return sqlcgen.QueueConfigRow{}, err
 	}
-	return rows[0], nil
+	if len(rows) > 0 {
+		return rows[0], nil
+	}
+	pause, err := q.QueuePause(ctx, name)
+	return sqlcgen.QueueConfigRow{Name: name, State: statusOf(len(pause) > 0), Config: json.RawMessage("{}")}, err
 }
 
 func (a *Admin) getQueueConfig(c echo.Context) error {

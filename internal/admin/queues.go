@@ -92,10 +92,15 @@ func (a *Admin) listQueues(c echo.Context) error {
 // unknown.
 func OneQueue(ctx context.Context, q *sqlcgen.Queries, name string, tenant *string) (sqlcgen.QueuesRow, error) {
 	rows, err := q.Queues(ctx, sqlcgen.QueuesParams{Tenant: tenant, Names: []string{name}})
-	if err != nil || len(rows) == 0 {
-		return sqlcgen.QueuesRow{Name: name, Status: "active"}, err
+	if err != nil {
+		return sqlcgen.QueuesRow{}, err
 	}
-	return rows[0], nil
+	if len(rows) > 0 {
+		return rows[0], nil
+	}
+	pause, err := q.QueuePause(ctx, name)
+	paused := len(pause) > 0
+	return sqlcgen.QueuesRow{Name: name, Status: statusOf(paused), Paused: paused}, err
 }
 
 // oneQueue reads the queue that a path names.

@@ -104,16 +104,24 @@ func (a *Admin) pauseQueue(do Switch) echo.HandlerFunc {
 		}
 		of.Reason = req.Reason
 		kit.Because(c, req.Reason)
+		known, err := a.SQL.Queues(a.Context(c), sqlcgen.QueuesParams{Names: []string{*of.Queue}})
+		if err != nil {
+			return err
+		}
 		rule, err := kit.Patiently(a.Kit, c, do, of)
 		if err != nil {
 			return err
 		}
 		paused := rule.PausedAt != nil
 		queue := map[string]any{"name": *of.Queue, "status": statusOf(paused), "paused": paused, "paused_at": rule.PausedAt}
-		return c.JSON(http.StatusOK, map[string]any{
+		answer := map[string]any{
 			"queue": queue, "name": *of.Queue, "status": statusOf(paused), "state": statusOf(paused), "paused": paused,
 			"paused_at": rule.PausedAt,
-		})
+		}
+		if paused && len(known) == 0 {
+			answer["created"] = true // probably a name with a slip of the pen
+		}
+		return c.JSON(http.StatusOK, answer)
 	}
 }
 

@@ -230,3 +230,37 @@ func TestListsOfTheTenantInTheQuery(t *testing.T) {
 	a.do("POST", "/ojs/v1/admin/jobs/bulk/retry", `{"filter":{"tenant_id":"acme"},"confirm":true}`).want(200).
 		is(map[string]any{"succeeded": 0})
 }
+
+// What is said of a queue is one truth, also of one that is only paused.
+func TestAPausedQueueIsPausedEverywhere(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	paused := a.do("POST", "/ojs/v1/queues/mial/pause", "").want(200).is(map[string]any{"created": true, "state": "paused"})
+	a.do("POST", "/ojs/v1/queues/mial/pause", "").want(200).absent("created")
+	for _, header := range [][]string{nil, {"X-OJS-Tenant: acme"}} {
+		a.do("GET", "/ojs/v1/queues/mial", "", header...).want(200).is(map[string]any{
+			"state": "paused", "paused": true, "queue.state": "paused", "queue.status": "paused", "stats.paused": true,
+		})
+		a.do("GET", "/ojs/v1/queues/mial/config", "", header...).want(200).is(map[string]any{"state": "paused"})
+		a.do("GET", "/ojs/v1/admin/queues/mial/stats", "", header...).want(200).is(map[string]any{"status": "paused"})
+	}
+	if one, at := a.do("GET", "/ojs/v1/queues/mial", ""), paused.get("paused_at"); one.get("queue.created_at") == nil || at == nil {
+		t.Errorf("paused at %v, the queue is said to be of %v", at, one.get("queue.created_at"))
+	}
+	a.do("POST", "/ojs/v1/queues/mial/resume", "").want(200).absent("created").is(map[string]any{"state": "active"})
+	a.do("GET", "/ojs/v1/queues/mial", "").want(200).is(map[string]any{"state": "active", "paused": false})
+}
+
+// A single job is not told of its place among those of other clients.
+func TestASuspendedTenantsSingleJob(t *testing.T) {
+	t.Parallel()
+	a := guarded(t)
+	pgtest.Exec(t, a.db.Operator(), "select ojs.suspend_tenant('acme', 'unpaid')")
+	key := a.key("acme", "{produce}")
+	a.do("POST", "/ojs/v1/jobs", `{"type":"a","args":[]}`, key).want(403).is(map[string]any{
+		"error.code": "TENANT_SUSPENDED", "error.message": "tenant acme is suspended", "error.details.field": "Authorization",
+	}).absent("error.details.index")
+	a.do("POST", "/ojs/v1/jobs/batch", `{"jobs":[{"type":"a","args":[]}]}`, key).want(403).is(map[string]any{
+		"error.code": "TENANT_SUSPENDED", "error.details.index": 0,
+	})
+}

@@ -75,6 +75,7 @@ func TestNamesInPathsMayBeEscaped(t *testing.T) {
 			plain := a.do(method, before+"/"+strings.NewReplacer("%", "%25", " ", "%20").Replace(name)+after, body)
 			other := a.do(method, before+"/"+escaped(name)+after, body)
 			x, y := moment.ReplaceAllString(plain.body, ""), moment.ReplaceAllString(other.body, "")
+			x = strings.Replace(x, `"created":true,`, "", 1) // the first pause of a queue
 			if plain.status != other.status || x != y {
 				t.Errorf("%s %s: %d %s; escaped: %d %s", method, path, plain.status, plain.body, other.status, other.body)
 			}

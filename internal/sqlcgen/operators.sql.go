@@ -979,6 +979,31 @@ func (q *Queries) QueueNames(ctx context.Context, arg QueueNamesParams) (QueueNa
 	return i, err
 }
 
+const queuePause = `-- name: QueuePause :many
+select r.paused_at from ojs.rule r where r.tenant_id = '' and r.queue = $1::text and r.paused_at is not null
+`
+
+// Since when a queue is paused; no row: it is not.
+func (q *Queries) QueuePause(ctx context.Context, queue string) ([]*time.Time, error) {
+	rows, err := q.db.Query(ctx, queuePause, queue)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []*time.Time{}
+	for rows.Next() {
+		var paused_at *time.Time
+		if err := rows.Scan(&paused_at); err != nil {
+			return nil, err
+		}
+		items = append(items, paused_at)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const queuePressure = `-- name: QueuePressure :many
 select l.queue::text as queue, l.current::bigint as depth, l.maximum::bigint as bound
 from ojs.quota q join ojs.limits l on l.tenant_id = q.tenant_id and l.queue = q.queue and l.resource = q.resource
@@ -1098,6 +1123,10 @@ left join lateral (
     select h.created_at from ojs.shard h where h.queue = s.queue and h.tenant_id = $1::text
     union all
     select q.created_at from ojs.queue q where q.queue = s.queue and $1::text is null
+    union all
+    -- All that is known of a queue that is only paused.
+    select p.paused_at from ojs.rule p
+    where p.tenant_id = '' and p.queue = s.queue and p.paused_at is not null and $1::text is null
     order by created_at limit 1
 ) k on true
 where s.queue = any ($2::text[])
