@@ -5,8 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
@@ -58,7 +56,7 @@ func TestReadingOneTenantCostsWhatItHas(t *testing.T) {
 			before := one[int64](t, tx, counted, r.beside)
 			// With the plan that an old connection has, too: it knows no names.
 			exec(t, tx, "set local plan_cache_mode = force_generic_plan")
-			if err := r.read(sqlcgen.New(tx.(pgx.Tx))); err != nil {
+			if err := r.read(sqlcgen.New(tx)); err != nil {
 				t.Fatalf("%s: %v", r.what, err)
 			}
 			rows = append(rows, one[int64](t, tx, counted, r.beside)-before)
@@ -83,8 +81,8 @@ func TestReadingOneTenantCostsWhatItHas(t *testing.T) {
 	few := examine()
 	enqueueOthers(201, 3000)
 	many := examine()
-	grown := func(i int) bool { return many[i] > few[i]+few[i]/4+20 }
-	// What grows with other tenants shows every time.
+	// What passes over all tenants, or all that they have, reads some thousands more every time; what is not vacuumed yet, some hundreds.
+	grown := func(i int) bool { return many[i] > few[i]+1000 }
 	for again := 0; again < 3 && slices.ContainsFunc([]int{0, 1, 2, 3, 4}, grown); again++ {
 		for i, rows := range examine() {
 			many[i] = min(many[i], rows)
@@ -95,5 +93,4 @@ func TestReadingOneTenantCostsWhatItHas(t *testing.T) {
 			t.Errorf("%s of one tenant examines %d rows beside 200 others and %d beside 3000", r.what, few[i], many[i])
 		}
 	}
-	t.Logf("rows examined: %v beside 200 others, %v beside 3000", few, many)
 }
