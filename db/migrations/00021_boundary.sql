@@ -83,7 +83,7 @@ begin
         where c.relnamespace = 'ojs'::regnamespace and c.relkind in ('r', 'p') and a.attnum > 0 and not a.attisdropped
           and (c.relname in ('job', 'journal', 'lease', 'release', 'tally', 'pool_tally', 'pace', 'history', 'tally_mark', 'fold',
                 'tenant', 'pool', 'rule', 'queue_weight', 'usage', 'slot_mark', 'worker', 'worker_beat', 'worker_load', 'cron', 'cron_run',
-                'queue', 'problem', 'neighbour', 'throttle')
+                'queue', 'problem', 'neighbour', 'throttle', 'tenant_fairness', 'level', 'backlog')
             or c.relispartition) and a.attname not in ('xid', 'seq', 'at', 'n')
     loop
         execute format('alter table ojs.%I alter column %I set statistics 0', v_column.relname, v_column.attname);
