@@ -89,7 +89,7 @@ func TestALimitGrows(t *testing.T) {
 	expectNone(t, d.Pool, "in the end", unbalanced)
 }
 
-// To set a rate that is set already changes nothing; another one begins with a full burst.
+// To set a rate that is set already changes nothing, and another one has what is left of it.
 func TestTheSameRateIsSetAgain(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -100,7 +100,9 @@ func TestTheSameRateIsSetAgain(t *testing.T) {
 	exec(t, service, three)
 	limited(t, service, "acme", rate)
 	refused(t, service, "OJ429", three)
-	limited(t, service, "acme", `{"max_enqueue_rate": {"limit": 3, "period": "PT12H"}}`)
+	limited(t, service, "acme", `{"max_enqueue_rate": {"limit": 5, "period": "PT12H"}}`)
+	refused(t, service, "OJ429", three)
+	limited(t, service, "acme", `{"max_enqueue_rate": {"limit": 6, "period": "PT12H"}}`)
 	exec(t, service, three)
 }
 

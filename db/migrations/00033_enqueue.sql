@@ -146,4 +146,11 @@ as $$
 $$;
 -- +goose StatementEnd
 comment on function ojs._unnamed_refusal(jsonb) is 'Why a new job for which the call names no tenant has none, or null.';
+
+-- A view gives the row type all columns of ojs.job; in a "create type" they would have to be listed, and kept in step.
+create view ojs._outcome with (security_invoker = true) as
+select 0 as n, null::text as sqlstate, null::text as message, null::jsonb as detail, j.* from ojs.job j where false;
+comment on view ojs._outcome is
+'Row type of calls in which each element succeeds or fails by itself; holds no rows. n: which element, from 0. A problem as it would be
+raised: sqlstate, message, detail; then the columns of the job are null.';
 reset role;

@@ -210,4 +210,13 @@ $$;
 comment on function ojs._claim_beside(text, int, int, int, text[], text[], ojs.backlog, int, bigint, uuid[]) is
 'Up to p_count jobs of one level for ojs._beside, locked, except those in p_without: of the first p_reach that are due, and how many these
 are. p_own: as ojs._beside_at has it.';
+
+create view ojs._handed with (security_invoker = true) as
+select 0 as request, j.* from ojs.job j where false;
+comment on view ojs._handed is
+'Row type of ojs.fetch_many; holds no rows. request: for which request of the call, from 1; then the columns of the job. Four kinds of
+rows have no job: with a worker_id, that worker is to get nothing (ojs.direct_worker), or, with meta, its requests are to be made again
+with the pool, strategy and weights in it, because it has registered with others than those of this call; with a worker_id and a request,
+this one may have as many jobs as attempt says at most, because its worker has no room for more (least-loaded); with request 0, the call
+stopped early, and there may be more.';
 reset role;

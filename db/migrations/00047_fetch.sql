@@ -4,15 +4,6 @@
 set local role ojs_owner;
 set local check_function_bodies = off;
 
-create view ojs._handed with (security_invoker = true) as
-select 0 as request, j.* from ojs.job j where false;
-comment on view ojs._handed is
-'Row type of ojs.fetch_many; holds no rows. request: for which request of the call, from 1; then the columns of the job. Four kinds of
-rows have no job: with a worker_id, that worker is to get nothing (ojs.direct_worker), or, with meta, its requests are to be made again
-with the pool, strategy and weights in it, because it has registered with others than those of this call; with a worker_id and a request,
-this one may have as many jobs as attempt says at most, because its worker has no room for more (least-loaded); with request 0, the call
-stopped early, and there may be more.';
-
 -- fetch_many: one decision for several FETCH requests over the same queues. Locks jobs decided ahead; else ojs.lane until the end of the
 -- transaction, and then jobs; all with skip locked but the lane. Writes ojs.job, ojs.lease, the state of fairness (00013), ojs.timer for
 -- jobs that are locked, and beside decisions ojs.journal.
