@@ -262,7 +262,7 @@ func TestBoundsOfQueuesAreConfigured(t *testing.T) {
 		`{"backpressure": {"strategy": "block"}}`: "backpressure.strategy", `{"backpressure": {"strategy": 3}}`: "backpressure.strategy",
 		`{"backpressure": {"max_size_bytes": 1}}`:              "backpressure.max_size_bytes",
 		`{"backpressure": {"warning_threshold": 2}}`:           "backpressure.warning_threshold",
-		`{"backpressure": {"max_depth": 3, "max_depht": 4}}`:   "backpressure.max_depht",
+		`{"backpressure": {"max_depth": 3, "color": 4}}`:       "backpressure.color",
 		`{"backpressure": {"max_depth": 3, "strategy": null}}`: "backpressure.strategy",
 	} {
 		failure := refused(t, service, "OJ408 OJ422", "select ojs.configure_queue('q', $1::text::jsonb)", config)
