@@ -33,8 +33,8 @@ func TestColumnsOfViewsHaveComments(t *testing.T) {
 	refused(t, d.As("acme"), "42501", "select ojs.doctor()")
 }
 
-// However many jobs wait, the views read none of them, those with waits the first of each line, and none goes through the table. Who asks for
-// the first rows by tenant waits for the first of their lines only. OJS_BACKLOG_JOBS: so many jobs, of a hundredth as many tenants; then it
+// However many jobs wait, the views read none of them, those with waits the first of each line, and none goes through the table. Who asks
+// for the first rows by tenant waits for the first of their lines only. OJS_BACKLOG_JOBS: so many jobs, of a hundredth as many tenants; then it
 // says how long each view takes.
 func TestOperatorViewsReadNoJobs(t *testing.T) {
 	t.Parallel()

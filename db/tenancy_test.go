@@ -450,7 +450,8 @@ func TestTenantsSeeTheirOwnOnly(t *testing.T) {
 	}
 	for _, source := range append(
 		sources,
-		"ojs.events(p_limit => 1000)", "ojs._recent()", "ojs._arrivals()", "ojs._oldest_aside()", "ojs._own_shard_groups('acme')", "ojs._own_tenant_groups('acme')",
+		"ojs.events(p_limit => 1000)", "ojs._recent()", "ojs._arrivals()", "ojs._oldest_aside()",
+		"ojs._own_shard_groups('acme')", "ojs._own_tenant_groups('acme')",
 		"ojs.heartbeat('shared-worker', array['"+n.theirs["active"]+"'::uuid] || (select array_agg(id) from ojs.jobs))",
 	) {
 		if got := list[string](t, acme, "select distinct tenant_id from "+source); len(got) > 1 || len(got) == 1 && got[0] != "acme" {
