@@ -34,8 +34,8 @@ func TestColumnsOfViewsHaveComments(t *testing.T) {
 }
 
 // However many jobs wait, the views read none of them, those with waits the first of each line, and none goes through the table. Who asks
-// for the first rows by tenant waits for the first of their lines only. OJS_BACKLOG_JOBS: so many jobs, of a hundredth as many tenants; then it
-// says how long each view takes.
+// for the first rows by tenant waits for the first of their lines only. OJS_BACKLOG_JOBS: so many jobs, of a hundredth as many tenants;
+// then it says how long each view takes.
 func TestOperatorViewsReadNoJobs(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
