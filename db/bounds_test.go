@@ -304,15 +304,3 @@ func TestALimitReadsItsTenantAlone(t *testing.T) {
 		}
 	}
 }
-
-// Statistics ask where each tenant's line begins. That is in its row: what it is owed needs two more, and is asked of few.
-func TestCursorsReadNoLevels(t *testing.T) {
-	t.Parallel()
-	d := pgtest.New(t)
-	exec(t, d.Service(), "select ojs.enqueue('a', p_tenant => 't' || n) from generate_series(1, 200) n")
-	exec(t, d.Service(), "select ojs.fetch('{default}', 1)")
-	cursors, rows := work(t, d.Pool, "select count(*)::int from ojs._fair_cursors()")
-	if cursors != 200 || rows > 250 {
-		t.Errorf("%d cursors are read of %d rows", cursors, rows)
-	}
-}

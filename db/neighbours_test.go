@@ -238,6 +238,30 @@ func TestThrottlesByHand(t *testing.T) {
 	ringsAgree(t, d.Pool)
 }
 
+// The clock ends throttles of the rate without waiting for whoever sets limits of others, who tells of this tenant's, too.
+func TestTheEndOfAThrottleOfTheRateWaitsForNobody(t *testing.T) {
+	t.Parallel()
+	d := crowded(t, map[string]int{"a": 10})
+	operator, service := d.Operator(), d.Service()
+	exec(t, operator, "select ojs.throttle('a', 'by hand', 'rate', 0.5)")
+	exec(t, service, "select ojs.tick()")
+	exec(t, service, "select ojs.enqueue('a', p_tenant => 'a') from generate_series(1, 10)")
+	if said := detail(t, refused(t, service, "OJ429",
+		"insert into ojs.jobs (tenant_id, type) select 'a', 'a' from generate_series(1, 20)")); said["retry_after"] != 600.0 {
+		t.Errorf("of more than may go in at once is said %v", said)
+	}
+	open := begin(t, operator)
+	exec(t, open, `select ojs.configure_limits('b', '{"max_enqueue_rate": {"limit": 1000, "period": "PT1M"}}')`)
+	d.SetNow(noon.Add(11 * time.Minute))
+	exec(t, service, "set lock_timeout = '5s'; select ojs.tick()", pgx.QueryExecModeSimpleProtocol)
+	exec(t, open, `select ojs.configure_limits('b', '{"max_concurrency": 100}')`)
+	commit(t, open)
+	exec(t, service, "select ojs.tick()")
+	if n := one[int](t, operator, "select count(*) from ojs.throttles"); n != 0 {
+		t.Errorf("%d throttles are left", n)
+	}
+}
+
 // A throttle of the rate holds back what a tenant enqueues, whichever way, to a part of what it did, until it ends.
 func TestMT92SPThrottlesOfTheRate(t *testing.T) {
 	t.Parallel()

@@ -1498,7 +1498,9 @@ declare
         case when v_left < 1 then p_quota.used end);
     -- Others have what is missing locked, and may give it back.
     v_busy boolean := nullif(v_left + 1e-6 >= p_want, false);
-    v_wait int := case when v_busy then 1 when p_quota.period is not null
+    v_wait int := case when v_busy then 1 when p_together > p_quota.burst and p_quota.resource = 'throttled_rate'
+        then (select ceil(extract(epoch from h.until - v_now)) from ojs.throttle h where h.tenant_id = p_tenant)
+        when p_quota.period is not null
         then least(2147483647, greatest(1, ceil((p_want - v_left - 1e-6) * date_part('epoch', p_quota.period) / p_quota.maximum)))
         when p_quota.resource = 'max_stored_bytes' then null
         else greatest(1, least(300, coalesce(ceil((p_want - v_left) / nullif(ojs._leaving(p_quota.tenant_id, p_quota.queue), 0)), 30))) end;
@@ -4588,8 +4590,7 @@ CREATE FUNCTION ojs._first_measure() RETURNS timestamp with time zone
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
-    return (select min(coalesce(d.measure_at, '-infinity')) from ojs._measurable() d
-        where d.measure_at is null or d.tokens * 2 < d.maximum);
+    return (select min(coalesce(d.measure_at, '-infinity')) from ojs._measurable() d);
 end;
 $$;
 
@@ -4941,6 +4942,12 @@ CREATE FUNCTION ojs._free_to_throttle(p_tenant text, p_limit boolean) RETURNS bo
 begin
     perform from ojs.settings where p_limit for update skip locked;
     if p_limit and not found then
+        return false;
+    end if;
+    -- Whoever sets limits of others tells of this one, too, and keeps its row until the end of the transaction.
+    perform from ojs.quota q where q.tenant_id = p_tenant and q.queue = '' and q.resource = 'throttled_rate' for update skip locked;
+    if not found and exists (
+            select from ojs.quota q where q.tenant_id = p_tenant and q.queue = '' and q.resource = 'throttled_rate') then
         return false;
     end if;
     perform from ojs.tenant t where t.tenant_id = p_tenant for update skip locked;
@@ -7243,12 +7250,12 @@ declare
     v_began timestamptz := clock_timestamp();
     v_looks ojs.quota_look[];
     v_left  bigint[];
-    v_noted int;
+    v_asked int;
 begin
     -- One statement, because in each snapshot bytes, tokens and room are the maximum in sum: a transaction that commits turns tokens into
     -- bytes, and only this function, one at a time, and whoever changes the maximum make room into tokens.
     with due as materialized (
-        select d.* from ojs._measurable() d where d.measure_at is null or d.measure_at <= ojs.now() and d.tokens * 2 < d.maximum
+        select d.* from ojs._measurable() d where d.measure_at is null or d.measure_at <= ojs.now()
     ), stored as materialized (
         select j.tenant_id, sum(ojs._size(j.args, j.meta, j.tags, j.retry, j.options, j.extra, j.result, j.errors)) as bytes
         from (
@@ -7257,17 +7264,19 @@ begin
             select j.tenant_id, j.args, j.meta, j.tags, j.retry, j.options, j.extra, j.result, j.errors from ojs.dead_job j
         ) j where j.tenant_id in (select d.tenant_id from due d) group by j.tenant_id
     )
-    select array_agg(row(d.id, floor(d.maximum - coalesce(s.bytes, 0) - d.tokens), s.bytes, 0)::ojs.quota_look) into v_looks
+    select array_agg(row(d.id, floor(d.maximum - coalesce(s.bytes, 0) - d.tokens), s.bytes, d.maximum)::ojs.quota_look) into v_looks
     from due d left join stored s on s.tenant_id = d.tenant_id;
+    v_asked := cardinality(v_looks);
+    -- A maximum that was changed meanwhile has taken or given tokens that are not in this look.
+    v_looks := array(select l from unnest(v_looks) l
+        cross join lateral (select from ojs.quota q where q.id = l.id and q.maximum = l.used_up for update skip locked) q);
     v_left := array(select g from ojs._grant(v_looks) g);
     -- What all of this costs is at most a fiftieth of the time of one session.
     update ojs.quota q
     set due = true, used = coalesce(l.used, 0), measure_at = ojs.now() + greatest(50 * (clock_timestamp() - v_began),
         case when q.id = any (v_left) then interval '1 second' else '1 minute' end)
-    from unnest(v_looks) l
-    cross join lateral (select o.id from ojs.quota o where o.id = l.id for update skip locked) o where q.id = o.id;
-    get diagnostics v_noted = row_count;
-    return case when v_noted < cardinality(v_looks) then ojs._in_use() else 'done' end;
+    from unnest(v_looks) l where q.id = l.id;
+    return case when cardinality(v_looks) < v_asked then ojs._in_use() else 'done' end;
 end;
 $$;
 
@@ -9020,7 +9029,9 @@ CREATE FUNCTION ojs._privileges() RETURNS SETOF ojs.privilege
     from given g cross join lateral aclexplode(g.acl) a
     cross join format('grant %s%s on %s %s to %s', lower(a.privilege_type), g.what, g.word, g.object,
         case a.grantee when 0 then 'public' else quote_ident(pg_get_userbyid(a.grantee)) end) s
-    where a.grantee <> g.owner
+    -- What others were granted is no migration's, and their roles may be gone one day.
+    where a.grantee <> g.owner and (a.grantee = 0 or pg_get_userbyid(a.grantee) in (
+        'ojs_owner', 'ojs_service', 'ojs_operator', 'ojs_producer', 'ojs_worker', 'ojs_tenant'))
     union all
     select 'policy', o.object, format('policy %I on %s for %s to %s', p.policyname, o.object, lower(p.cmd), r),
         format('drop policy if exists %I on %s; create policy %I on %s as %s for %s to %s', p.policyname, o.object, p.policyname, o.object,
@@ -11237,7 +11248,8 @@ declare
     v_quota ojs.quota;
     v_bytes boolean := p_resource = 'max_stored_bytes';
     v_old   ojs.quota := (select q from ojs.quota q where q.tenant_id = p_tenant and q.queue = p_queue and q.resource = p_resource);
-    v_gone  float8 := v_old.burst - (select sum(ojs._grown(v_old, s.tokens, s.at, ojs.now())) from ojs.stripe s where s.quota = v_old.id);
+    v_gone  float8 := coalesce(v_old.burst, case when v_bytes then v_old.maximum end)
+        - (select sum(ojs._grown(v_old, s.tokens, s.at, ojs.now())) from ojs.stripe s where s.quota = v_old.id);
 begin
     if p_value is null then
         delete from ojs.quota q where q.tenant_id = p_tenant and q.queue = p_queue and q.resource = p_resource;
@@ -11261,7 +11273,7 @@ begin
             or q.period is not null and (excluded.maximum, excluded.burst) <> (q.maximum, q.burst) then excluded.id else q.id end
     returning * into v_quota;
     insert into ojs.stripe (quota, n, tokens, at)
-    -- A rate keeps what was used of it, or each change would let a full burst in.
+    -- What was used stays used, or each change would let a full burst in.
     select v_quota.id, n, greatest(0, coalesce(v_quota.burst, v_quota.maximum * v_bytes::int) - coalesce(v_gone, 0))
         / nullif(v_quota.stripes, 0), ojs.now()
     from generate_series(0, v_quota.stripes - 1) n
@@ -16241,6 +16253,8 @@ CREATE FUNCTION ojs.release_throttle(p_tenant text) RETURNS SETOF ojs.throttle
     AS $$
 begin
     if exists (select from ojs.throttle h where h.tenant_id = p_tenant) then
+        -- Whoever sets limits locks settings, and rows of ojs.quota, before the lane.
+        perform from ojs.settings for update;
         perform ojs._stop_ahead();
         -- Whether it is throttled again is decided by what it does from now on.
         delete from ojs.neighbour n where n.tenant_id = p_tenant;

@@ -132,6 +132,58 @@ func TestStoredBytesAreMeasured(t *testing.T) {
 	}
 }
 
+// What stays below half of a limit is measured, too: results fill it, and room that retention makes comes back.
+func TestStoredBytesAreMeasuredWhateverIsUsed(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service := d.Service()
+	d.SetNow(noon)
+	limited(t, d.Operator(), "acme", `{"max_stored_bytes": 100000}`)
+	measure(t, d)
+	exec(t, service, "select ojs.enqueue('a', p_tenant => 'acme') from generate_series(1, 5)")
+	exec(t, service, "select ojs.ack(f.id, f.lease, to_json(repeat('y', 50000))) from ojs.fetch('{default}', 5) f")
+	later := func(minutes time.Duration) {
+		t.Helper()
+		d.SetNow(noon.Add(minutes * time.Hour))
+		for one[bool](t, d.Pool, "select exists (select from ojs.upkeep_status where task = 'measure' and next_at <= ojs.now())") {
+			exec(t, service, "select ojs.upkeep()")
+		}
+	}
+	exec(t, service, "select ojs.enqueue('a', p_tenant => 'acme')")
+	exec(t, d.Pool, "alter table ojs.job alter column result set storage external")
+	later(1)
+	if got, want := one[int64](t, service, counted, "acme"), one[int64](t, d.Pool, sizes, "acme"); got != want {
+		t.Errorf("%d bytes count, and %d are there", got, want)
+	}
+	exec(t, d.Pool, "delete from ojs.job where tenant_id = 'acme'")
+	later(2)
+	exec(t, service, "select ojs.enqueue('a', to_json(array[repeat('x', 90000)]), p_tenant => 'acme')")
+	// Neither does a change to soft and back give anything away.
+	limited(t, d.Operator(), "acme", `{"max_stored_bytes": {"limit": 100000, "soft": true}}`)
+	limited(t, d.Operator(), "acme", `{"max_stored_bytes": 100000}`)
+	refused(t, service, "OJ507", "select ojs.enqueue('a', to_json(array[repeat('x', 90000)]), p_tenant => 'acme')")
+}
+
+// A limit that is lowered while somebody measures keeps no tokens of the old maximum.
+func TestStoredBytesAreLoweredMeanwhile(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service := d.Service()
+	exec(t, service, "select ojs.enqueue('a', p_tenant => 'acme') from generate_series(1, 100)")
+	limited(t, d.Operator(), "acme", `{"max_stored_bytes": 40000000}`)
+	change := begin(t, d.Operator())
+	limited(t, change, "acme", `{"max_stored_bytes": 10000}`)
+	if got := one[string](t, d.Pool, "select ojs._measure()"); got != "again: the table was in use" {
+		t.Errorf("a measurement beside a change says %q", got)
+	}
+	commit(t, change)
+	measure(t, d)
+	refused(t, service, "OJ507", "select ojs.enqueue('a', p_tenant => 'acme')")
+	if got := one[float64](t, d.Pool, "select sum(tokens) from ojs.stripe s join ojs.quota q on q.id = s.quota"); got != 0 {
+		t.Errorf("%v tokens are left", got)
+	}
+}
+
 // However many producers there are, whatever is measured, raised and lowered meanwhile, never more than the maximum is there.
 func TestStoredBytesAreExact(t *testing.T) {
 	t.Parallel()

@@ -183,7 +183,7 @@ func (c change) apply(ctx context.Context, conn *pgx.Conn) error {
 	}
 	switch {
 	case c.Pool != "":
-		sql, args = "select ojs.configure_pool($1, $2)", []any{c.Pool, c.pool()}
+		sql, args = "select ojs.configure_pool($1, $2::json)", []any{c.Pool, c.pool()}
 	case c.Kind == limit:
 		sql = "select ojs.limit_concurrency($3, nullif($1, ''), nullif($2, ''))"
 		if args[2] = c.Most; c.Most == unlimited {

@@ -30,8 +30,7 @@ create function ojs._first_measure() returns timestamptz
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
-    return (select min(coalesce(d.measure_at, '-infinity')) from ojs._measurable() d
-        where d.measure_at is null or d.tokens * 2 < d.maximum);
+    return (select min(coalesce(d.measure_at, '-infinity')) from ojs._measurable() d);
 end;
 $$;
 -- +goose StatementEnd

@@ -203,7 +203,9 @@ declare
         case when v_left < 1 then p_quota.used end);
     -- Others have what is missing locked, and may give it back.
     v_busy boolean := nullif(v_left + 1e-6 >= p_want, false);
-    v_wait int := case when v_busy then 1 when p_quota.period is not null
+    v_wait int := case when v_busy then 1 when p_together > p_quota.burst and p_quota.resource = 'throttled_rate'
+        then (select ceil(extract(epoch from h.until - v_now)) from ojs.throttle h where h.tenant_id = p_tenant)
+        when p_quota.period is not null
         then least(2147483647, greatest(1, ceil((p_want - v_left - 1e-6) * date_part('epoch', p_quota.period) / p_quota.maximum)))
         when p_quota.resource = 'max_stored_bytes' then null
         else greatest(1, least(300, coalesce(ceil((p_want - v_left) / nullif(ojs._leaving(p_quota.tenant_id, p_quota.queue), 0)), 30))) end;

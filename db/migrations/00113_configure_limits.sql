@@ -232,7 +232,8 @@ declare
     v_quota ojs.quota;
     v_bytes boolean := p_resource = 'max_stored_bytes';
     v_old   ojs.quota := (select q from ojs.quota q where q.tenant_id = p_tenant and q.queue = p_queue and q.resource = p_resource);
-    v_gone  float8 := v_old.burst - (select sum(ojs._grown(v_old, s.tokens, s.at, ojs.now())) from ojs.stripe s where s.quota = v_old.id);
+    v_gone  float8 := coalesce(v_old.burst, case when v_bytes then v_old.maximum end)
+        - (select sum(ojs._grown(v_old, s.tokens, s.at, ojs.now())) from ojs.stripe s where s.quota = v_old.id);
 begin
     if p_value is null then
         delete from ojs.quota q where q.tenant_id = p_tenant and q.queue = p_queue and q.resource = p_resource;
@@ -256,7 +257,7 @@ begin
             or q.period is not null and (excluded.maximum, excluded.burst) <> (q.maximum, q.burst) then excluded.id else q.id end
     returning * into v_quota;
     insert into ojs.stripe (quota, n, tokens, at)
-    -- A rate keeps what was used of it, or each change would let a full burst in.
+    -- What was used stays used, or each change would let a full burst in.
     select v_quota.id, n, greatest(0, coalesce(v_quota.burst, v_quota.maximum * v_bytes::int) - coalesce(v_gone, 0))
         / nullif(v_quota.stripes, 0), ojs.now()
     from generate_series(0, v_quota.stripes - 1) n

@@ -32,12 +32,12 @@ declare
     v_began timestamptz := clock_timestamp();
     v_looks ojs.quota_look[];
     v_left  bigint[];
-    v_noted int;
+    v_asked int;
 begin
     -- One statement, because in each snapshot bytes, tokens and room are the maximum in sum: a transaction that commits turns tokens into
     -- bytes, and only this function, one at a time, and whoever changes the maximum make room into tokens.
     with due as materialized (
-        select d.* from ojs._measurable() d where d.measure_at is null or d.measure_at <= ojs.now() and d.tokens * 2 < d.maximum
+        select d.* from ojs._measurable() d where d.measure_at is null or d.measure_at <= ojs.now()
     ), stored as materialized (
         select j.tenant_id, sum(ojs._size(j.args, j.meta, j.tags, j.retry, j.options, j.extra, j.result, j.errors)) as bytes
         from (
@@ -46,23 +46,25 @@ begin
             select j.tenant_id, j.args, j.meta, j.tags, j.retry, j.options, j.extra, j.result, j.errors from ojs.dead_job j
         ) j where j.tenant_id in (select d.tenant_id from due d) group by j.tenant_id
     )
-    select array_agg(row(d.id, floor(d.maximum - coalesce(s.bytes, 0) - d.tokens), s.bytes, 0)::ojs.quota_look) into v_looks
+    select array_agg(row(d.id, floor(d.maximum - coalesce(s.bytes, 0) - d.tokens), s.bytes, d.maximum)::ojs.quota_look) into v_looks
     from due d left join stored s on s.tenant_id = d.tenant_id;
+    v_asked := cardinality(v_looks);
+    -- A maximum that was changed meanwhile has taken or given tokens that are not in this look.
+    v_looks := array(select l from unnest(v_looks) l
+        cross join lateral (select from ojs.quota q where q.id = l.id and q.maximum = l.used_up for update skip locked) q);
     v_left := array(select g from ojs._grant(v_looks) g);
     -- What all of this costs is at most a fiftieth of the time of one session.
     update ojs.quota q
     set due = true, used = coalesce(l.used, 0), measure_at = ojs.now() + greatest(50 * (clock_timestamp() - v_began),
         case when q.id = any (v_left) then interval '1 second' else '1 minute' end)
-    from unnest(v_looks) l
-    cross join lateral (select o.id from ojs.quota o where o.id = l.id for update skip locked) o where q.id = o.id;
-    get diagnostics v_noted = row_count;
-    return case when v_noted < cardinality(v_looks) then ojs._in_use() else 'done' end;
+    from unnest(v_looks) l where q.id = l.id;
+    return case when cardinality(v_looks) < v_asked then ojs._in_use() else 'done' end;
 end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._measure() is
-'Measures what the jobs of tenants take up whose limit in bytes is new, or more than half used up and not measured for a while, and makes
-their tokens as many as there is room. Reads all jobs, wide values excepted.';
+'Measures what the jobs of tenants take up whose limit in bytes is new, or was not measured for a while, and makes their tokens as many as
+there is room. Reads all jobs, wide values excepted.';
 
 -- +goose StatementBegin
 create function ojs._measurable() returns table (id bigint, tenant_id text, maximum bigint, measure_at timestamptz, tokens float8)

@@ -51,6 +51,8 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
     if exists (select from ojs.throttle h where h.tenant_id = p_tenant) then
+        -- Whoever sets limits locks settings, and rows of ojs.quota, before the lane.
+        perform from ojs.settings for update;
         perform ojs._stop_ahead();
         -- Whether it is throttled again is decided by what it does from now on.
         delete from ojs.neighbour n where n.tenant_id = p_tenant;
@@ -246,6 +248,12 @@ as $$
 begin
     perform from ojs.settings where p_limit for update skip locked;
     if p_limit and not found then
+        return false;
+    end if;
+    -- Whoever sets limits of others tells of this one, too, and keeps its row until the end of the transaction.
+    perform from ojs.quota q where q.tenant_id = p_tenant and q.queue = '' and q.resource = 'throttled_rate' for update skip locked;
+    if not found and exists (
+            select from ojs.quota q where q.tenant_id = p_tenant and q.queue = '' and q.resource = 'throttled_rate') then
         return false;
     end if;
     perform from ojs.tenant t where t.tenant_id = p_tenant for update skip locked;

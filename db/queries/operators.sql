@@ -123,7 +123,8 @@ select s.tenant_id as id, s.weight::numeric as weight, coalesce(t.priority_boost
         else 'active' end::text as state,
     (s.backlog + s.scheduled + s.pending)::bigint as depth, s.backlog as available, s.active, s.scheduled, s.pending, s.retryable,
     s.completed, s.cancelled, s.discarded, s.failed as failed_attempts, r.max_concurrency, r.paused_at,
-    coalesce((select jsonb_object_agg(l.resource, ojs._limit_json(l)) from ojs.limits l where l.tenant_id = s.tenant_id and l.queue = ''),
+    coalesce((select jsonb_object_agg(l.resource, ojs._limit_json(l)) from ojs.limits l where l.tenant_id = s.tenant_id and l.queue = ''
+        and l.resource <> 'throttled_rate'),
         '{}')::jsonb as limits,
     (select count(distinct y.queue) from ojs.tally y where y.tenant_id = s.tenant_id)::bigint as queues,
     (select count(*) from ojs.worker w where w.tenant_id = s.tenant_id)::bigint as workers,

@@ -382,14 +382,14 @@ func TestMigratePutsRight(t *testing.T) {
 			t.Errorf("%s: afterwards a server says %v", name, err)
 		}
 	}
-	pgtest.Exec(t, d.Pool, "revoke execute on function ojs.enqueue_bulk from ojs_producer; grant select on ojs.settings to public",
+	pgtest.Exec(t, d.Pool, "revoke execute on function ojs.enqueue_many from ojs_producer; grant select on ojs.settings to public",
 		pgx.QueryExecModeSimpleProtocol)
 	if err := opened.CheckSchema(t.Context()); err != nil {
 		t.Errorf("with a grant less: %v", err)
 	}
 	migrate(t, d.URL, pg.Up)
 	if pgtest.One[bool](t, d.Pool, `select bool_or(has_function_privilege('ojs_producer', oid, 'execute')) from pg_proc
-		where proname = 'enqueue_bulk'`) {
+		where proname = 'enqueue_many'`) {
 		t.Error("what was taken from producers is given back")
 	}
 	if n := pgtest.One[int](t, d.Pool, "select count(*)::int from ojs.doctor() where finding like '1 grants of the migrations%'"); n != 1 {

@@ -32,6 +32,8 @@ type DoorLimits struct{ Requests, Polls int64 }
 const (
 	doorAge    = maxDoorAge / 2
 	maxDoorAge = time.Second
+
+	doorPatience = 250 * time.Millisecond
 )
 
 // RefreshDoor has a change of limits act at once at this server.
@@ -57,7 +59,9 @@ func (k *Kit) RefreshDoor(ctx context.Context) {
 		}
 		limits.tenants[r.TenantID] = own
 	}
-	k.door.limits.Store(limits)
+	if known := k.door.limits.Load(); known == nil || known.at.Before(at) {
+		k.door.limits.Store(limits)
+	}
 }
 
 // doorNow is what is known, and looked at again when it has grown old.
@@ -79,10 +83,13 @@ func (d *door) old() bool {
 	return known == nil || time.Since(known.at) > maxDoorAge
 }
 
+// lookAtDoor gives up soon: what is known is better than requests that wait. Then nobody tries again for a while, or those who wait would
+// try one after the other.
 func (k *Kit) lookAtDoor() {
-	ctx, cancel := context.WithTimeout(context.Background(), min(k.Query, maxDoorAge))
+	ctx, cancel := context.WithTimeout(context.Background(), min(k.Query, doorPatience))
 	defer cancel()
 	k.RefreshDoor(ctx)
+	k.door.next.Store(time.Now().Add(doorAge).UnixNano())
 }
 
 // DoorLimits are those that are set for a tenant.
