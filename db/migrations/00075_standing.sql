@@ -36,6 +36,9 @@ begin
         select from ojs._came(v_fold.snapshot, null, v_fold.part_xid, v_fold.part_lo, 9223372036854775807) w
         cross join lateral ojs._unforeseen(w.queue, w.priority, w.tenant_id, w.lo)
         where w.queue = p_job.queue and w.priority >= p_priority)
+        -- Where priorities order a tenant's own jobs, those that come before this one may not have been taken in.
+        or exists (select from ojs._unfolded() u cross join lateral ojs._rank(u.queue, u.priority, 0) r
+            where u.queue = p_job.queue and u.tenant_id = p_job.tenant_id and u.priority > p_job.priority and r.own_order)
         or v_fold.counts and ojs._room_may_be_back(array[p_job.queue]);
     select * into v_turns from ojs._turns_before(p_job, p_priority);
     v_stand.ahead := v_turns.o_turn is not null;
