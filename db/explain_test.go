@@ -79,6 +79,25 @@ func mixedQueue(t *testing.T, d *pgtest.DB, r *rand.Rand, queue string, limited 
 // What an estimate may be off, in turns of the job's own tenant, and a job of each tenant beside: who is new joins somewhere within a turn.
 const estimateBound = 2.0
 
+// changedPlaces is whether jobs of at most so many tenants came in each other's places, those of two positions among them. Of a job that
+// is estimated nobody said its place.
+func changedPlaces(said, came map[int]string, a, b, tenants int) bool {
+	a, b = min(a, b), max(a, b)
+	for from := a; from > a-tenants; from-- {
+		at := map[string]int{}
+		for to := from; to < from+tenants; to++ {
+			at[came[to]]++
+			if said[to] != "" {
+				at[said[to]]--
+			}
+			if to >= b && !slices.ContainsFunc(slices.Collect(maps.Values(at)), func(n int) bool { return n < 0 }) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // What ojs.explain says of every job of a queue is what happens: where it says exact, to the job.
 func TestExplainFollowsTheDecisions(t *testing.T) {
 	t.Parallel()
@@ -130,8 +149,8 @@ func TestExplainFollowsTheDecisions(t *testing.T) {
 			}
 			jobs := off * weights[e.Tenant] / sum
 			switch {
-			// Two tenants that are due at the same moment may change places.
-			case e.Certainty == "exact" && off != 0 && said[place[e.ID]] != byPlace[*e.Dispatches]:
+			// Tenants that are due at the same moment may change places.
+			case e.Certainty == "exact" && off != 0 && !changedPlaces(said, byPlace, int(*e.Dispatches), place[e.ID], len(weights)):
 				t.Errorf("seed %d run %d: exactly %d are said to come before a job of %s, and %d did",
 					seed, run, *e.Dispatches, e.Tenant, place[e.ID])
 			// What tenants with limits get at several priorities is not worked out.
