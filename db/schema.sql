@@ -5177,11 +5177,12 @@ CREATE FUNCTION ojs._grant(p_looks ojs.quota_look[]) RETURNS SETOF bigint
     with asked as materialized (
         select l.* from unnest(p_looks) l where l.room <> 0
     ), held as materialized (
-        -- Half of them get tokens, the emptier ones, so that the others are there for whoever enqueues meanwhile.
+        -- Half of them get tokens, the emptier ones, so that the others are there for whoever enqueues meanwhile; all, where none has any.
         select a.id, a.room, s.n, s.tokens from asked a
         cross join lateral (
             select s.n, s.tokens from ojs.stripe s where s.quota = a.id order by s.tokens, s.n
-            limit case when a.room > 0 then (select (count(*) + 1) / 2 from ojs.stripe o where o.quota = a.id) end
+            limit case when a.room > 0 then (select nullif((count(*) filter (where o.tokens > 0) > 0)::int * (count(*) + 1) / 2, 0)
+                from ojs.stripe o where o.quota = a.id) end
             for update skip locked
         ) s
     ), shares as (
