@@ -9,6 +9,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
@@ -58,11 +60,15 @@ func TestTheOverviewFitsAScreen(t *testing.T) {
 			t.Errorf("after %s the overview is %s, want %s", after, got, want)
 		}
 	}
+	d.SetNow(noon.Add(3 * time.Hour))
+	if n := shownWidth(t, service, "select * from ojs.overview"); n > 80 {
+		t.Errorf("it takes %d columns", n)
+	}
 	psql, err := osexec.LookPath("psql")
 	if err != nil {
-		t.Skip("there is no psql here")
+		t.Log("there is no psql here to show it")
+		return
 	}
-	d.SetNow(noon.Add(3 * time.Hour))
 	show := osexec.Command(psql, "-X", "-d", d.URL, "-c", "select * from ojs.overview")
 	show.Env = append(os.Environ(), "PGCLIENTENCODING=UTF8", "LC_ALL=C.UTF-8", "PAGER=")
 	out, err := show.CombinedOutput()
@@ -74,4 +80,31 @@ func TestTheOverviewFitsAScreen(t *testing.T) {
 			t.Errorf("a line has %d columns:\n%s", n, out)
 		}
 	}
+}
+
+// shownWidth is how many columns a table takes in psql: of each column the widest text, a blank on both sides and a line between.
+func shownWidth(t *testing.T, q querier, sql string) int {
+	t.Helper()
+	rows, err := q.Query(t.Context(), sql, pgx.QueryExecModeSimpleProtocol)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	var widths []int
+	for _, column := range rows.FieldDescriptions() {
+		widths = append(widths, len(column.Name))
+	}
+	for rows.Next() {
+		for i, text := range rows.RawValues() {
+			widths[i] = max(widths[i], utf8.RuneCount(text))
+		}
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
+	sum := len(widths) - 1
+	for _, width := range widths {
+		sum += width + 2
+	}
+	return sum
 }

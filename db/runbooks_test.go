@@ -112,8 +112,8 @@ func TestGoldenRunbookScripts(t *testing.T) {
 			continue
 		}
 		name := strings.TrimSuffix(filepath.Base(page), ".md")
-		script := fmt.Sprintf("-- Made from docs/runbooks/%s.md, which says how to read it. Changes nothing. In psql: "+
-			"\\i docs/runbooks/sql/%[1]s.sql\n", name)
+		script := fmt.Sprintf("-- Made from docs/runbooks/%s.md, which says how to read it. Changes nothing. In psql:\n"+
+			"-- \\i docs/runbooks/sql/%[1]s.sql\n", name)
 		for _, block := range blocks {
 			script += "\n" + string(block[1])
 		}

@@ -4590,7 +4590,7 @@ CREATE FUNCTION ojs._first_measure() RETURNS timestamp with time zone
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
-    return (select min(coalesce(d.measure_at, '-infinity')) from ojs._measurable() d);
+    return (select min(coalesce(q.measure_at, '-infinity')) from ojs.quota q where q.resource = 'max_stored_bytes');
 end;
 $$;
 
@@ -4623,6 +4623,7 @@ CREATE FUNCTION ojs._fit_due() RETURNS boolean
 declare
     c_most   constant int := 50;
     v_fields jsonb;
+    v_new    text[];
 begin
     if not exists (select from ojs.tenant_tier t where t.due is not null) and not exists (select from ojs.newcomer)
             or ojs._has_fetched() then
@@ -4631,15 +4632,12 @@ begin
         return true;
     end if;
     select r.fields into v_fields from ojs.tier r where r.name = 'default';
-    perform ojs._give_tier(n.tenant_id, 'default', 'it had no tier')
-    from (select n.tenant_id from ojs.newcomer n order by n.tenant_id limit c_most) n
-    where v_fields is not null and not ojs._met(n.tenant_id);
+    v_new := array(select n.tenant_id from ojs.newcomer n order by n.tenant_id limit c_most);
+    perform ojs._give_tier(n, 'default', 'it had no tier') from unnest(v_new) n where v_fields is not null and not ojs._met(n);
     update ojs.tenant_tier t
     set due = (select coalesce(jsonb_object_agg(f.key, f.value), '{}') from jsonb_each(t.due) f where not ojs._has_own(t.tenant_id, f.key))
-    from (select n.tenant_id from ojs.newcomer n order by n.tenant_id limit c_most) n
-    where t.tenant_id = n.tenant_id and t.tier = 'default' and t.due is not null;
-    delete from ojs.newcomer d using (select n.tenant_id from ojs.newcomer n order by n.tenant_id limit c_most) n
-    where d.tenant_id = n.tenant_id;
+    where t.tenant_id = any (v_new) and t.tier = 'default' and t.due is not null;
+    delete from ojs.newcomer n where n.tenant_id = any (v_new);
     perform ojs._fit_tenants(array(select t.tenant_id from ojs.tenant_tier t where t.due is not null order by t.tenant_id limit c_most),
         false);
     return exists (select from ojs.tenant_tier t where t.due is not null) or exists (select from ojs.newcomer);
@@ -7237,13 +7235,6 @@ CREATE FUNCTION ojs._meant_field(p_name text) RETURNS text
         replace(coalesce(ojs._job_aliases() ->> p_name, case p_name when 'delay_until' then p_name end), 'delay_until', 'scheduled_at'))
 $$;
 
-CREATE FUNCTION ojs._measurable() RETURNS TABLE(id bigint, tenant_id text, maximum bigint, measure_at timestamp with time zone, tokens double precision)
-    LANGUAGE sql STABLE ROWS 10
-    AS $$
-    select q.id, q.tenant_id, q.maximum, q.measure_at, (select coalesce(sum(s.tokens), 0) from ojs.stripe s where s.quota = q.id)
-    from ojs.quota q where q.resource = 'max_stored_bytes'
-$$;
-
 CREATE FUNCTION ojs._measure() RETURNS text
     LANGUAGE plpgsql
     AS $$
@@ -7256,7 +7247,8 @@ begin
     -- One statement, because in each snapshot bytes, tokens and room are the maximum in sum: a transaction that commits turns tokens into
     -- bytes, and only this function, one at a time, and whoever changes the maximum make room into tokens.
     with due as materialized (
-        select d.* from ojs._measurable() d where d.measure_at is null or d.measure_at <= ojs.now()
+        select q.id, q.tenant_id, q.maximum, (select coalesce(sum(s.tokens), 0) from ojs.stripe s where s.quota = q.id) as tokens
+        from ojs.quota q where q.resource = 'max_stored_bytes' and (q.measure_at is null or q.measure_at <= ojs.now())
     ), stored as materialized (
         select j.tenant_id, sum(ojs._size(j.args, j.meta, j.tags, j.retry, j.options, j.extra, j.result, j.errors)) as bytes
         from (
@@ -12535,8 +12527,8 @@ begin
     perform ojs._stop_ahead();
     foreach v_one in array v_ended || v_noisy loop
         -- The tenant's own login could not fetch any more where its jobs that are active are counted.
-        v_does := (case when v_watch.action = 'concurrency'
-            and exists (select from ojs.tenant_role r where r.tenant_id = v_one) then 'weight' else v_watch.action end);
+        v_does := case when v_watch.action = 'concurrency' and exists (select from ojs.tenant_role r where r.tenant_id = v_one)
+            then 'weight' else v_watch.action end;
         -- Somebody who configures it keeps nobody waiting: it comes with a later tick.
         continue when not ojs._free_to_throttle(v_one, v_does = 'rate' and v_one <> all (v_ended));
         if v_one = any (v_ended) then
@@ -15881,23 +15873,22 @@ CREATE FUNCTION ojs.note_refusals(p_tenants text[], p_queues text[], p_resources
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_partition_pruning TO 'off'
     AS $$
+declare
+    v_of record;
 begin
-    insert into ojs.refused as r (tenant_id, queue, resource, at, requests)
-    select u.tenant_id, u.queue, u.resource, date_trunc('minute', ojs.now()), sum(u.requests)
-    from unnest(p_tenants, p_queues, p_resources, p_requests) u(tenant_id, queue, resource, requests)
-    group by u.tenant_id, u.queue, u.resource order by u.tenant_id, u.queue, u.resource
-    on conflict (tenant_id, queue, resource, at) do update set requests = r.requests + excluded.requests;
-    perform ojs._tell_of_limit(case when u.resource = 'max_depth' then 'backpressure.rejected' else 'tenant.limit_exceeded' end,
-        u.tenant_id, u.queue, u.resource, q.current, coalesce(q.burst, q.maximum), q.soft, u.requests, ojs.now())
-    from (
+    -- One by one, so that two servers lock the rows of ojs.refused and ojs.notice in one order.
+    for v_of in
         select u.tenant_id, u.queue, u.resource, sum(u.requests)::bigint as requests
         from unnest(p_tenants, p_queues, p_resources, p_requests) u(tenant_id, queue, resource, requests)
         group by u.tenant_id, u.queue, u.resource order by u.tenant_id, u.queue, u.resource
-    ) u
-    -- One by one, so that two servers lock the rows of ojs.notice in one order.
-    left join lateral (
-        select q.* from ojs._quota_use q where q.tenant_id = u.tenant_id and q.queue = u.queue and q.resource = u.resource offset 0
-    ) q on true;
+    loop
+        insert into ojs.refused as r (tenant_id, queue, resource, at, requests)
+        values (v_of.tenant_id, v_of.queue, v_of.resource, date_trunc('minute', ojs.now()), v_of.requests)
+        on conflict (tenant_id, queue, resource, at) do update set requests = r.requests + excluded.requests;
+        perform ojs._tell_of_limit(case when v_of.resource = 'max_depth' then 'backpressure.rejected' else 'tenant.limit_exceeded' end,
+            v_of.tenant_id, v_of.queue, v_of.resource, q.current, coalesce(q.burst, q.maximum), q.soft, v_of.requests, ojs.now())
+        from (select) x left join ojs._quota_use q on q.tenant_id = v_of.tenant_id and q.queue = v_of.queue and q.resource = v_of.resource;
+    end loop;
     delete from ojs.refused r using (
         select o.tenant_id, o.queue, o.resource, o.at from ojs.refused o
         where o.at < ojs.now() - interval '1 day' order by o.at limit 1000 for update skip locked

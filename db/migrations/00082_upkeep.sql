@@ -30,11 +30,12 @@ create function ojs._first_measure() returns timestamptz
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
-    return (select min(coalesce(d.measure_at, '-infinity')) from ojs._measurable() d);
+    return (select min(coalesce(q.measure_at, '-infinity')) from ojs.quota q where q.resource = 'max_stored_bytes');
 end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._first_measure() is 'When the jobs of a tenant are to be measured next; null: not at all.';
+
 create view ojs.upkeep_status with (security_invoker = true) as
 select d.task,
     case when d.due_at is not null and (d.task in ('cut', 'measure') or h.held_at is null) then

@@ -186,6 +186,7 @@ as $$
 declare
     c_most   constant int := 50;
     v_fields jsonb;
+    v_new    text[];
 begin
     if not exists (select from ojs.tenant_tier t where t.due is not null) and not exists (select from ojs.newcomer)
             or ojs._has_fetched() then
@@ -194,15 +195,12 @@ begin
         return true;
     end if;
     select r.fields into v_fields from ojs.tier r where r.name = 'default';
-    perform ojs._give_tier(n.tenant_id, 'default', 'it had no tier')
-    from (select n.tenant_id from ojs.newcomer n order by n.tenant_id limit c_most) n
-    where v_fields is not null and not ojs._met(n.tenant_id);
+    v_new := array(select n.tenant_id from ojs.newcomer n order by n.tenant_id limit c_most);
+    perform ojs._give_tier(n, 'default', 'it had no tier') from unnest(v_new) n where v_fields is not null and not ojs._met(n);
     update ojs.tenant_tier t
     set due = (select coalesce(jsonb_object_agg(f.key, f.value), '{}') from jsonb_each(t.due) f where not ojs._has_own(t.tenant_id, f.key))
-    from (select n.tenant_id from ojs.newcomer n order by n.tenant_id limit c_most) n
-    where t.tenant_id = n.tenant_id and t.tier = 'default' and t.due is not null;
-    delete from ojs.newcomer d using (select n.tenant_id from ojs.newcomer n order by n.tenant_id limit c_most) n
-    where d.tenant_id = n.tenant_id;
+    where t.tenant_id = any (v_new) and t.tier = 'default' and t.due is not null;
+    delete from ojs.newcomer n where n.tenant_id = any (v_new);
     perform ojs._fit_tenants(array(select t.tenant_id from ojs.tenant_tier t where t.due is not null order by t.tenant_id limit c_most),
         false);
     return exists (select from ojs.tenant_tier t where t.due is not null) or exists (select from ojs.newcomer);

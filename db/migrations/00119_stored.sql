@@ -37,7 +37,8 @@ begin
     -- One statement, because in each snapshot bytes, tokens and room are the maximum in sum: a transaction that commits turns tokens into
     -- bytes, and only this function, one at a time, and whoever changes the maximum make room into tokens.
     with due as materialized (
-        select d.* from ojs._measurable() d where d.measure_at is null or d.measure_at <= ojs.now()
+        select q.id, q.tenant_id, q.maximum, (select coalesce(sum(s.tokens), 0) from ojs.stripe s where s.quota = q.id) as tokens
+        from ojs.quota q where q.resource = 'max_stored_bytes' and (q.measure_at is null or q.measure_at <= ojs.now())
     ), stored as materialized (
         select j.tenant_id, sum(ojs._size(j.args, j.meta, j.tags, j.retry, j.options, j.extra, j.result, j.errors)) as bytes
         from (
@@ -65,15 +66,4 @@ $$;
 comment on function ojs._measure() is
 'Measures what the jobs of tenants take up whose limit in bytes is new, or was not measured for a while, and makes their tokens as many as
 there is room. Reads all jobs, wide values excepted.';
-
--- +goose StatementBegin
-create function ojs._measurable() returns table (id bigint, tenant_id text, maximum bigint, measure_at timestamptz, tokens float8)
-language sql stable rows 10
-as $$
-    select q.id, q.tenant_id, q.maximum, q.measure_at, (select coalesce(sum(s.tokens), 0) from ojs.stripe s where s.quota = q.id)
-    from ojs.quota q where q.resource = 'max_stored_bytes'
-$$;
--- +goose StatementEnd
-comment on function ojs._measurable() is 'Limits in bytes, and the tokens they have. Becomes part of the query that asks.';
-
 reset role;

@@ -34,23 +34,22 @@ alter table ojs.refused alter column tenant_id set statistics 0, alter column qu
 create function ojs.note_refusals(p_tenants text[], p_queues text[], p_resources text[], p_requests int[]) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_of record;
 begin
-    insert into ojs.refused as r (tenant_id, queue, resource, at, requests)
-    select u.tenant_id, u.queue, u.resource, date_trunc('minute', ojs.now()), sum(u.requests)
-    from unnest(p_tenants, p_queues, p_resources, p_requests) u(tenant_id, queue, resource, requests)
-    group by u.tenant_id, u.queue, u.resource order by u.tenant_id, u.queue, u.resource
-    on conflict (tenant_id, queue, resource, at) do update set requests = r.requests + excluded.requests;
-    perform ojs._tell_of_limit(case when u.resource = 'max_depth' then 'backpressure.rejected' else 'tenant.limit_exceeded' end,
-        u.tenant_id, u.queue, u.resource, q.current, coalesce(q.burst, q.maximum), q.soft, u.requests, ojs.now())
-    from (
+    -- One by one, so that two servers lock the rows of ojs.refused and ojs.notice in one order.
+    for v_of in
         select u.tenant_id, u.queue, u.resource, sum(u.requests)::bigint as requests
         from unnest(p_tenants, p_queues, p_resources, p_requests) u(tenant_id, queue, resource, requests)
         group by u.tenant_id, u.queue, u.resource order by u.tenant_id, u.queue, u.resource
-    ) u
-    -- One by one, so that two servers lock the rows of ojs.notice in one order.
-    left join lateral (
-        select q.* from ojs._quota_use q where q.tenant_id = u.tenant_id and q.queue = u.queue and q.resource = u.resource offset 0
-    ) q on true;
+    loop
+        insert into ojs.refused as r (tenant_id, queue, resource, at, requests)
+        values (v_of.tenant_id, v_of.queue, v_of.resource, date_trunc('minute', ojs.now()), v_of.requests)
+        on conflict (tenant_id, queue, resource, at) do update set requests = r.requests + excluded.requests;
+        perform ojs._tell_of_limit(case when v_of.resource = 'max_depth' then 'backpressure.rejected' else 'tenant.limit_exceeded' end,
+            v_of.tenant_id, v_of.queue, v_of.resource, q.current, coalesce(q.burst, q.maximum), q.soft, v_of.requests, ojs.now())
+        from (select) x left join ojs._quota_use q on q.tenant_id = v_of.tenant_id and q.queue = v_of.queue and q.resource = v_of.resource;
+    end loop;
     delete from ojs.refused r using (
         select o.tenant_id, o.queue, o.resource, o.at from ojs.refused o
         where o.at < ojs.now() - interval '1 day' order by o.at limit 1000 for update skip locked

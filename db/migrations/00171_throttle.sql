@@ -220,8 +220,8 @@ begin
     perform ojs._stop_ahead();
     foreach v_one in array v_ended || v_noisy loop
         -- The tenant's own login could not fetch any more where its jobs that are active are counted.
-        v_does := (case when v_watch.action = 'concurrency'
-            and exists (select from ojs.tenant_role r where r.tenant_id = v_one) then 'weight' else v_watch.action end);
+        v_does := case when v_watch.action = 'concurrency' and exists (select from ojs.tenant_role r where r.tenant_id = v_one)
+            then 'weight' else v_watch.action end;
         -- Somebody who configures it keeps nobody waiting: it comes with a later tick.
         continue when not ojs._free_to_throttle(v_one, v_does = 'rate' and v_one <> all (v_ended));
         if v_one = any (v_ended) then

@@ -1,8 +1,12 @@
--- Made from docs/runbooks/after-restore.md, which says how to read it. Changes nothing. In psql: \i docs/runbooks/sql/after-restore.sql
+-- Made from docs/runbooks/after-restore.md, which says how to read it. Changes nothing. In psql:
+-- \i docs/runbooks/sql/after-restore.sql
 
 select * from ojs.dispatch;
 
-select tenant_id, queue, available, active, scheduled, retryable from ojs.shard_stats where available + active + scheduled + retryable > 0 order by available + active desc;
+select tenant_id, queue, available, active, scheduled, retryable
+from ojs.shard_stats
+where available + active + scheduled + retryable > 0
+order by available + active desc;
 
 select tenant_id, id, queue, type, attempt, worker_id, started_at from ojs.jobs where state = 'active' order by started_at;
 

@@ -1,4 +1,5 @@
--- Made from docs/runbooks/backlog-grows.md, which says how to read it. Changes nothing. In psql: \i docs/runbooks/sql/backlog-grows.sql
+-- Made from docs/runbooks/backlog-grows.md, which says how to read it. Changes nothing. In psql:
+-- \i docs/runbooks/sql/backlog-grows.sql
 
 select queue, available, active, scheduled, retryable, oldest_wait, tenants, paused
 from ojs.queue_stats

@@ -1,4 +1,5 @@
--- Made from docs/runbooks/bloat.md, which says how to read it. Changes nothing. In psql: \i docs/runbooks/sql/bloat.sql
+-- Made from docs/runbooks/bloat.md, which says how to read it. Changes nothing. In psql:
+-- \i docs/runbooks/sql/bloat.sql
 
 select table_name, live_rows, dead_rows, dead_part, pg_size_pretty(bytes) as size, bytes_per_row, vacuumed_at, vacuums, unfrozen_xids
 from ojs.table_health

@@ -1,4 +1,5 @@
--- Made from docs/runbooks/cron.md, which says how to read it. Changes nothing. In psql: \i docs/runbooks/sql/cron.sql
+-- Made from docs/runbooks/cron.md, which says how to read it. Changes nothing. In psql:
+-- \i docs/runbooks/sql/cron.sql
 
 select tenant_id, name, expression, timezone, enabled, next_run_at, last_run_at, run_count, error
 from ojs.crons

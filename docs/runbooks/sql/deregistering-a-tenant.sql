@@ -1,4 +1,5 @@
--- Made from docs/runbooks/deregistering-a-tenant.md, which says how to read it. Changes nothing. In psql: \i docs/runbooks/sql/deregistering-a-tenant.sql
+-- Made from docs/runbooks/deregistering-a-tenant.md, which says how to read it. Changes nothing. In psql:
+-- \i docs/runbooks/sql/deregistering-a-tenant.sql
 
 select tenant_id, backlog, active, scheduled, retryable, total_jobs from ojs.tenant_stats order by total_jobs desc limit 20;
 

@@ -1,4 +1,5 @@
--- Made from docs/runbooks/disk-full.md, which says how to read it. Changes nothing. In psql: \i docs/runbooks/sql/disk-full.sql
+-- Made from docs/runbooks/disk-full.md, which says how to read it. Changes nothing. In psql:
+-- \i docs/runbooks/sql/disk-full.sql
 
 select table_name, pg_size_pretty(bytes) as size, live_rows, dead_rows, vacuumed_at from ojs.table_health order by bytes desc limit 15;
 

@@ -1,4 +1,5 @@
--- Made from docs/runbooks/failed-migration.md, which says how to read it. Changes nothing. In psql: \i docs/runbooks/sql/failed-migration.sql
+-- Made from docs/runbooks/failed-migration.md, which says how to read it. Changes nothing. In psql:
+-- \i docs/runbooks/sql/failed-migration.sql
 
 select ojs.schema_changing(), ojs.schema_hash();
 

@@ -1,4 +1,5 @@
--- Made from docs/runbooks/job-waits.md, which says how to read it. Changes nothing. In psql: \i docs/runbooks/sql/job-waits.sql
+-- Made from docs/runbooks/job-waits.md, which says how to read it. Changes nothing. In psql:
+-- \i docs/runbooks/sql/job-waits.sql
 
 select e.state, e.dispatches_ahead, e.certainty, e.reasons
 from ojs.jobs j

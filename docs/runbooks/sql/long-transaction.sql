@@ -1,4 +1,5 @@
--- Made from docs/runbooks/long-transaction.md, which says how to read it. Changes nothing. In psql: \i docs/runbooks/sql/long-transaction.sql
+-- Made from docs/runbooks/long-transaction.md, which says how to read it. Changes nothing. In psql:
+-- \i docs/runbooks/sql/long-transaction.sql
 
 select session_user, pg_has_role(session_user, 'pg_read_all_stats', 'usage') as sees_all;
 

@@ -1,4 +1,5 @@
--- Made from docs/runbooks/lost-server.md, which says how to read it. Changes nothing. In psql: \i docs/runbooks/sql/lost-server.sql
+-- Made from docs/runbooks/lost-server.md, which says how to read it. Changes nothing. In psql:
+-- \i docs/runbooks/sql/lost-server.sql
 
 select * from ojs.clock_status;
 

@@ -1,4 +1,5 @@
--- Made from docs/runbooks/one-tenant-slow.md, which says how to read it. Changes nothing. In psql: \i docs/runbooks/sql/one-tenant-slow.sql
+-- Made from docs/runbooks/one-tenant-slow.md, which says how to read it. Changes nothing. In psql:
+-- \i docs/runbooks/sql/one-tenant-slow.sql
 
 select tenant_id, weight, backlog, active, scheduled, retryable, pending, oldest_wait, deficit, effective_share, actual_share
 from ojs.tenant_stats

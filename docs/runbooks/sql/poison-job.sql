@@ -1,4 +1,5 @@
--- Made from docs/runbooks/poison-job.md, which says how to read it. Changes nothing. In psql: \i docs/runbooks/sql/poison-job.sql
+-- Made from docs/runbooks/poison-job.md, which says how to read it. Changes nothing. In psql:
+-- \i docs/runbooks/sql/poison-job.sql
 
 select tenant_id, queue, job_type, cause, attempts, jobs, discarded, last_at, last_id
 from ojs.lost_attempts

@@ -1,4 +1,5 @@
--- Made from docs/runbooks/queue-stuck.md, which says how to read it. Changes nothing. In psql: \i docs/runbooks/sql/queue-stuck.sql
+-- Made from docs/runbooks/queue-stuck.md, which says how to read it. Changes nothing. In psql:
+-- \i docs/runbooks/sql/queue-stuck.sql
 
 select queue, available, active, served, waiting_servers, workers, pools, handed_out_at, paused from ojs.queue_demands where available > 0;
 

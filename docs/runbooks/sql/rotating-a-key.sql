@@ -1,4 +1,5 @@
--- Made from docs/runbooks/rotating-a-key.md, which says how to read it. Changes nothing. In psql: \i docs/runbooks/sql/rotating-a-key.sql
+-- Made from docs/runbooks/rotating-a-key.md, which says how to read it. Changes nothing. In psql:
+-- \i docs/runbooks/sql/rotating-a-key.sql
 
 select id, prefix, tenant_id, scopes, name, state, expires_at, revoked_at, last_used_at, rotated_to
 from ojs.api_keys

@@ -1,6 +1,8 @@
--- Made from docs/runbooks/tenant-flooding.md, which says how to read it. Changes nothing. In psql: \i docs/runbooks/sql/tenant-flooding.sql
+-- Made from docs/runbooks/tenant-flooding.md, which says how to read it. Changes nothing. In psql:
+-- \i docs/runbooks/sql/tenant-flooding.sql
 
-select tenant_id, sum(available) as available, sum(active) as active, max(oldest_wait) as oldest_wait, count(*) filter (where available > 0) as queues
+select tenant_id, sum(available) as available, sum(active) as active, max(oldest_wait) as oldest_wait,
+    count(*) filter (where available > 0) as queues
 from ojs.shard_stats
 group by tenant_id
 order by available desc, active desc

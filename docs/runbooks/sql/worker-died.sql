@@ -1,4 +1,5 @@
--- Made from docs/runbooks/worker-died.md, which says how to read it. Changes nothing. In psql: \i docs/runbooks/sql/worker-died.sql
+-- Made from docs/runbooks/worker-died.md, which says how to read it. Changes nothing. In psql:
+-- \i docs/runbooks/sql/worker-died.sql
 
 select tenant_id, queue, id, type, worker_id, attempt, started_at, lease_expires_at - now() as lease_left
 from ojs.jobs
