@@ -9,7 +9,7 @@ DATA_DIR ?= .dev
 FOLDER ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build test quick race pg18 conformance soak faults adversary bench generate golden generated sqlc-diff verify lint shape fmt dev psql
+.PHONY: help build test quick race pg18 conformance soak faults adversary bench generate golden generated sqlc-diff verify lint fmt dev psql
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,7 +20,7 @@ build: ## the static binary, dist/ojs-pg
 test: ## all tests, on the newest PostgreSQL found here
 	$(GO) test ./...
 
-QUICK_DB   := Golden|Grants|Planner|Shape|RowSecurity|Closed|Comment|TestReadmeNames|TestStateMachine|TestEveryDoor|TestRollback|TestLeasesFence|TestWeightsGiveShares
+QUICK_DB   := Golden|Grants|Planner|Explained|RowSecurity|Closed|Comment|TestReadmeNames|TestStateMachine|TestEveryDoor|TestRollback|TestLeasesFence|TestWeightsGiveShares
 QUICK_HTTP := TestHeaders|TestEnqueueShape|TestFetchAckShapes|TestNack|TestHeartbeat|TestLongPollWokenByACommit|TestEveryRoute
 
 quick: ## the quick tests, under a minute: what needs no database, the catalogs, and each verb once, in SQL and over HTTP
@@ -53,7 +53,7 @@ adversary: ## what a tenant suffers from one that floods the server; DURATION=60
 bench: ## all benchmarks at their full size, about an hour on an idle machine; the output goes to docs/benchmarks
 	scripts/benchmarks
 
-generate: ## internal/sqlcgen from db/queries and db/migrations
+generate: ## internal/sqlcgen from db/queries and the schema
 	$(TOOL) sqlc generate
 
 golden: ## golden files, docs/sql-api.md, docs/openapi.yaml and db/schema.sql (needs PostgreSQL 15) from the database as it is
@@ -71,18 +71,16 @@ sqlc-diff:
 fmt: ## format all Go code
 	$(TOOL) gofumpt -w $$(git ls-files --cached --others --exclude-standard '*.go' | grep -v '^internal/sqlcgen/')
 
-lint: ## formatting, vet, staticcheck, errcheck, what does not fit a screen, go.mod
+lint: ## formatting, vet, staticcheck, errcheck, lines of at most 140 columns, go.mod
 	@unformatted=$$($(TOOL) gofumpt -l $$(git ls-files --cached --others --exclude-standard '*.go' | grep -v '^internal/sqlcgen/')); \
 	  [ -z "$$unformatted" ] || { echo "not formatted, make fmt:"; echo "$$unformatted"; exit 1; }
 	$(GO) vet ./...
 	$(TOOL) staticcheck ./...
 	$(TOOL) errcheck -ignoretests -exclude .errcheck-excludes ./...
-	$(GO) run ./internal/cmd/shape
+	@git ls-files --cached --others --exclude-standard '*.go' db/queries db/migrations db/code | grep -v '^internal/sqlcgen/' | xargs awk \
+	  '{ gsub(/\t/, "    ") } length > 140 { print FILENAME ":" FNR ": " length " columns, at most 140"; wide = 1 } END { exit wide }'
 	$(GO) mod tidy -diff
 	$(GO) mod verify
-
-shape: ## what does not fit a screen: lines over 140 columns, functions over 60 lines
-	@$(GO) run ./internal/cmd/shape
 
 dev: build ## a running system on 127.0.0.1:8080, its data in .dev
 	dist/ojs-pg dev --data-dir $(DATA_DIR)

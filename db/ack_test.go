@@ -343,6 +343,33 @@ func TestUnfencedIsRecorded(t *testing.T) {
 	}
 }
 
+// A result that ojs._plain_json cannot judge is judged by the rule of ojs.ack.
+func TestAckManyReturnsJobsOnlyIfAsked(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	d.SetNow(noon)
+	service := d.Service()
+	exec(t, service, "insert into ojs.jobs (type) select 'a' from generate_series(1, 8)")
+	results := []any{nil, `{"a": 1}`, `"\u0041"`, `"\u0000"`}
+	for _, whole := range []bool{false, true} {
+		ids := list[string](t, service, "select id::text from ojs.fetch('{default}', 4)")
+		got := lines(t, service, `
+			select a.n, a.id = ($1::uuid[])[a.n], to_char(a.finished_at, 'HH24:MI'), (a.job).state, (a.job).result::text
+			from ojs.ack_many($1, p_results => $2::text[]::json[], p_jobs => $3) a order by a.n`, ids, results, whole)
+		want := []string{"1 true 12:00 - -", "2 true 12:00 - -", "3 true 12:00 - -"}
+		if whole {
+			want = []string{"1 true 12:00 completed -", `2 true 12:00 completed {"a": 1}`, `3 true 12:00 completed "\u0041"`}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("with jobs: %v; acknowledged %q, want %q", whole, got, want)
+		}
+		kept := list[string](t, d.Pool, "select coalesce(result::text, state::text) from ojs.job where id = any ($1) order by seq", ids)
+		if want := []string{"completed", `{"a": 1}`, `"\u0041"`, "active"}; !slices.Equal(kept, want) {
+			t.Errorf("with jobs: %v; kept %q, want %q", whole, kept, want)
+		}
+	}
+}
+
 // The rows a job produced and its completion are one transaction.
 func TestAckWithProducedRows(t *testing.T) {
 	t.Parallel()

@@ -12,8 +12,8 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// work runs a statement that returns a number, and counts the rows that it read, wrote and deleted. All goes in one message: who has been
-// in its transaction for 20 ms goes beside decisions, and reads more.
+// work runs a statement that returns a number, and counts the rows that it read, wrote and deleted. All goes in one message: a caller that
+// has been in its transaction for 20 ms fetches without the lane, and reads more.
 func work(t *testing.T, pool *pgxpool.Pool, sql string) (result, rows int) {
 	t.Helper()
 	const touched = `select coalesce(sum(seq_tup_read + idx_tup_fetch + n_tup_ins + n_tup_upd + n_tup_del), 0)::int
@@ -47,7 +47,7 @@ func TestALateCommitStopsNobody(t *testing.T) {
 			end loop; end $$`,
 	} {
 		for call, fetch := range map[string]string{
-			"many jobs": "select count(*)::int from ojs.fetch_many('{q}', '{20}', '{\"\"}', '{0}', p_ahead => false) where id is not null",
+			"many jobs": "select count(*)::int from ojs.fetch_many('{q}', '{20}', '{\"\"}', '{0}') where id is not null",
 			"one job":   "select count(*)::int from ojs.fetch_many('{q}', '{1}', '{\"\"}', '{0}') where id is not null",
 		} {
 			t.Run(name+", "+call, func(t *testing.T) {
@@ -144,13 +144,13 @@ func TestManyLargeTransactions(t *testing.T) {
 func TestPlansOfAnEmptyHouse(t *testing.T) {
 	t.Parallel()
 	const (
-		fetch = "select count(*)::int from ojs.fetch_many('{q}', '{1}', '{\"\"}', '{0}', p_ahead => false) where id is not null"
+		fetch = "select count(*)::int from ojs.fetch_many('{q}', '{1}', '{\"\"}', '{0}') where id is not null"
 		crowd = `insert into ojs.jobs (tenant_id, type, queue, priority)
 			select 'a', 't', 'crowd-' || i, $3 from generate_series($1::int, $2) i`
 	)
 	d := pgtest.New(t)
 	service := d.Service()
-	for _, table := range []string{"level", "tenant_fairness", "backlog"} {
+	for _, table := range []string{"dispatch_state", "tenant_fairness"} {
 		exec(t, d.Pool, "vacuum analyze ojs."+table)
 	}
 	enqueueFor(t, service, "q", "b", 10)
@@ -209,9 +209,9 @@ func TestAnswersAreBoundedInBytes(t *testing.T) {
 		"one decision for many": {
 			"select count(id)::int from ojs.fetch_many('{default}', '{10,90}', '{\"\",\"\"}', '{0,0}')", []int{17, 3, 0},
 		},
-		"decided ahead": {
+		"one job for each of many": {
 			`select count(id)::int from ojs.fetch_many('{default}', array_fill(1, '{16}'), array_fill(''::text, '{16}'),
-				array_fill(0, '{16}'), p_ahead => true)`, []int{16, 4, 0},
+				array_fill(0, '{16}'))`, []int{16, 4, 0},
 		},
 		"two megabytes": {
 			"select count(id)::int from ojs.fetch_many('{default}', '{100}', '{\"\"}', '{0}', p_max_bytes => 2000000)", []int{2, 2, 2},
@@ -219,10 +219,10 @@ func TestAnswersAreBoundedInBytes(t *testing.T) {
 		"less than a job": {
 			"select count(id)::int from ojs.fetch_many('{default}', '{100}', '{\"\"}', '{0}', p_max_bytes => 1)", []int{1, 1, 1},
 		},
-		"beside a decision":             {"select count(*)::int from ojs.fetch('{default}', 100)", []int{17, 3, 0}},
-		"compressed":                    {"select count(*)::int from ojs.fetch('{default}', 100)", []int{17, 3, 0}},
-		"compressed, beside a decision": {"select count(*)::int from ojs.fetch('{default}', 100)", []int{17, 3, 0}},
-		"errors":                        {"select count(*)::int from ojs.fetch('{default}', 100)", []int{17, 3, 0}},
+		"without the lane":             {"select count(*)::int from ojs.fetch('{default}', 100)", []int{17, 3, 0}},
+		"compressed":                   {"select count(*)::int from ojs.fetch('{default}', 100)", []int{17, 3, 0}},
+		"compressed, without the lane": {"select count(*)::int from ojs.fetch('{default}', 100)", []int{17, 3, 0}},
+		"errors":                       {"select count(*)::int from ojs.fetch('{default}', 100)", []int{17, 3, 0}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -238,7 +238,7 @@ func TestAnswersAreBoundedInBytes(t *testing.T) {
 			default:
 				exec(t, pool, fmt.Sprintf(large, 20))
 			}
-			if strings.HasSuffix(name, "beside a decision") {
+			if strings.HasSuffix(name, "without the lane") {
 				pool = d.As("acme")
 			}
 			for _, want := range c.want {

@@ -1,7 +1,8 @@
-// Package db holds the schema of ojs-pg as goose migrations, inside the binary.
+// Package db holds the schema of ojs-pg, inside the binary: migrations, which make tables and are frozen, and code, which is functions,
+// views, comments and grants.
 //
-// It knows nothing about connections: internal/pg applies the migrations and compares
-// hashes. It exists because go:embed cannot look upward from internal/.
+// It knows nothing about connections: internal/pg applies both and compares hashes. It exists because go:embed cannot look upward from
+// internal/.
 package db
 
 import (
@@ -11,10 +12,18 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+)
+
+const (
+	// Release is the release that this schema belongs to.
+	Release = "0.1.0"
+	// NeedsServer is the oldest release whose servers may run with this schema. It grows when something goes that they call.
+	NeedsServer = "0.1.0"
 )
 
 // Migrations holds the goose files as "migrations/*.sql".
@@ -22,9 +31,11 @@ import (
 //go:embed migrations/*.sql
 var Migrations embed.FS
 
-// Hash identifies the schema: the hex SHA-256 over the names and contents of all migration
-// files in the order of their names. A database remembers the hash it was made with, because
-// before 0.1.0 migrations are edited in place and their numbers alone prove nothing.
+//go:embed code
+var code embed.FS
+
+// Hash identifies the tables: the hex SHA-256 over the names and contents of all migration files in the order of their names. A database
+// remembers which migrations it was made with.
 func Hash() string { return hash() }
 
 var hash = sync.OnceValue(func() string { return HashUpTo(math.MaxInt64) })
@@ -40,12 +51,17 @@ var version = sync.OnceValue(func() (last int64) {
 })
 
 // Files are the migrations without their directory.
-func Files() fs.FS {
-	sub, err := fs.Sub(Migrations, "migrations")
+func Files() fs.FS { return sub(Migrations, "migrations") }
+
+// Code are the files of code without their directory: rooms with files, and at the top what is applied with every change.
+func Code() fs.FS { return sub(code, "code") }
+
+func sub(files embed.FS, dir string) fs.FS {
+	below, err := fs.Sub(files, dir)
 	if err != nil {
 		panic(err)
 	}
-	return sub
+	return below
 }
 
 // HashUpTo is the hash of a database that stopped at a version: over the files whose number
@@ -88,3 +104,61 @@ func number(entry fs.DirEntry) int64 {
 	}
 	return n
 }
+
+// CodeFile is one file of code.
+type CodeFile struct {
+	// Name is its path below db/code.
+	Name, Text string
+	// Hash is the hex SHA-256 of the text.
+	Hash string
+	// Always says that it is applied whenever another one is: grants and planner settings, which a function that is made anew loses.
+	Always bool
+}
+
+// Gone is the name of the file that drops what vanished from the code.
+const Gone = "gone.sql"
+
+// CodeFiles reads files of code in the order in which they are applied, which the file "order" states: one name a line, with comments
+// behind a #.
+func CodeFiles(code fs.FS) ([]CodeFile, error) {
+	list, err := fs.ReadFile(code, "order")
+	if err != nil {
+		return nil, fmt.Errorf("read the order of the code: %w", err)
+	}
+	var files []CodeFile
+	for line := range strings.Lines(string(list)) {
+		name, _, _ := strings.Cut(line, "#")
+		if name = strings.TrimSpace(name); name == "" {
+			continue
+		}
+		text, err := fs.ReadFile(code, name)
+		if err != nil {
+			return nil, fmt.Errorf("read the code: %w", err)
+		}
+		sum := sha256.Sum256(text)
+		files = append(files, CodeFile{
+			Name: name, Text: string(text), Hash: hex.EncodeToString(sum[:]), Always: path.Dir(name) == "." && name != Gone,
+		})
+	}
+	return files, nil
+}
+
+// CodeHash identifies code: the hex SHA-256 over the names and hashes of its files, in their order.
+func CodeHash(files []CodeFile) string {
+	sum := sha256.New()
+	for _, f := range files {
+		fmt.Fprintf(sum, "%s\x00%s\x00", f.Name, f.Hash)
+	}
+	return hex.EncodeToString(sum.Sum(nil))
+}
+
+// OwnCodeHash is the hash of the code that was compiled in.
+func OwnCodeHash() string { return ownCodeHash() }
+
+var ownCodeHash = sync.OnceValue(func() string {
+	files, err := CodeFiles(Code())
+	if err != nil {
+		panic(err)
+	}
+	return CodeHash(files)
+})

@@ -114,7 +114,7 @@ func TestExplainFollowsTheDecisions(t *testing.T) {
 		limited := run > 5
 		weights := mixedQueue(t, d, r, queue, limited)
 		if run%3 > 0 {
-			// All is taken in, and in every third run nothing is decided ahead, because one call asks for many.
+			// All is taken in, by a decision for one job or for many.
 			exec(t, d.Service(), "select ojs.fetch(array[$1], $2)", pgx.QueryExecModeSimpleProtocol, queue, []int{0, 1, 40}[run%3])
 		}
 		before := explainJobs(t, d.Service(), queue)
@@ -189,7 +189,6 @@ func TestExplainNamesWhatHoldsAJobBack(t *testing.T) {
 	const served, change = "select ojs.fetch('{q}', 20); ", "update ojs.job set "
 	for _, c := range []struct{ name, prepare, want, says string }{
 		{"nothing", "select ojs.fetch('{q}', 28)", "next", "Nothing holds it back: the next worker that asks for queue q gets it."},
-		{"it is decided ahead", "select ojs.fetch('{q}', 16)", "decided_ahead turns line", "the next workers that ask for queue q get it"},
 		{"nobody has asked", "", "not_taken_in turns line no_worker", "Before it in line: 9 jobs of its own tenant."},
 		{"other tenants", "select ojs.fetch('{q}', 24)", "turns line", "Before it, because it is their turn: 3 jobs of other tenants."},
 		{"higher priorities", `insert into ojs.jobs (tenant_id, type, queue, priority)
@@ -199,9 +198,10 @@ func TestExplainNamesWhatHoldsAJobBack(t *testing.T) {
 			select 'b', 'x', 'q', 1 from generate_series(1, 21);
 			select ojs.fetch('{q}', 20)`, "priority turns line", "Before it in queue q: 1 job of a higher priority."},
 		{
-			"a higher priority, two of it cancelled when decided ahead", `insert into ojs.jobs (tenant_id, type, queue, priority)
+			"a higher priority, two of it cancelled", `insert into ojs.jobs (tenant_id, type, queue, priority)
 			select 'b', 'x', 'q', 1 from generate_series(1, 50);
-			select ojs.fetch('{q}', 1); select ojs.cancel(id) from (select id from ojs.turn order by n limit 2) t`,
+			select ojs.fetch('{q}', 1);
+			select ojs.cancel(id) from (select id from ojs.job where priority = 1 and state = 'available' order by seq limit 2) j`,
 			"priority turns line", "Before it in queue q: 47 jobs of a higher priority.",
 		},
 		{
@@ -218,7 +218,7 @@ func TestExplainNamesWhatHoldsAJobBack(t *testing.T) {
 		{"dispatch is held", served + "select ojs.hold_dispatch()", "dispatch_held turns line", "Dispatch is held since"},
 		{
 			"its tenant is at its limit", "select ojs.limit_concurrency(3, 'a'); select ojs.fetch('{q}', 9, 'w7')", "limit tenant line",
-			`Tenant a is at its limit: 3 of at most 3 jobs are active or decided ahead.*"worker_id": "w7"`,
+			`Tenant a is at its limit: 3 of at most 3 jobs are active.*"worker_id": "w7"`,
 		},
 		{
 			"its tenant is at its limit in the queue", "select ojs.limit_concurrency(3, 'a', 'q'); select ojs.fetch('{q}', 9)",
@@ -226,7 +226,7 @@ func TestExplainNamesWhatHoldsAJobBack(t *testing.T) {
 		},
 		{
 			"the queue is at its limit", "select ojs.limit_concurrency(9, p_queue => 'q'); select ojs.fetch('{q}', 20)",
-			"limit queue turns line", "Queue q is at its limit: 9 of at most 9 jobs are active or decided ahead.",
+			"limit queue turns line", "Queue q is at its limit: 9 of at most 9 jobs are active.",
 		},
 		{
 			"its pool is full", `select ojs.configure_pool('p', '{"queues": ["q"], "isolated": true, "concurrency": 9}');
@@ -265,7 +265,11 @@ func TestExplainNamesWhatHoldsAJobBack(t *testing.T) {
 		{"its tenant has room again", `select ojs.limit_concurrency(3, 'a'); select ojs.fetch('{q}', 9);
 			select ojs.ack(id) from ojs.job where state = 'active' and tenant_id = 'a'`, "room_again line", "has room again"},
 		{"its tenant had room", "select ojs.limit_concurrency(10, 'a'); select ojs.fetch('{q}', 20)", "turns line", ""},
-		{"it is locked when its turn comes", `select ojs.fetch('{q}', 16); delete from ojs.turn`, "passed_over", "within about a second"},
+		{
+			"it is locked when its turn comes",
+			"select ojs.fetch('{q}', 16); update ojs.tenant_fairness set head = 1000 where tenant_id = 'a'", "passed_over",
+			"within about a second",
+		},
 		{
 			"it has expired", change + "expires_at = now() where id = " + last, "expired not_taken_in turns line no_worker",
 			"It expired at",

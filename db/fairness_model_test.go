@@ -170,45 +170,42 @@ func configureWeight(t *testing.T, pool *pgxpool.Pool, tenant string, weight flo
 	}
 }
 
+// levelsDisagree are levels that do not count their tenants, or whose low is above the time of one; but for tenants of isolated pools.
+const levelsDisagree = `
+	select coalesce(l.queue, f.queue), coalesce(l.priority, f.priority), l.ready, f.ready, l.at_limit, f.at_limit, l.low, f.low
+	from (select s.queue, l.* from ojs.dispatch_state s cross join lateral unnest(s.levels) l) l
+	full join (select queue, priority, count(*) filter (where ready) as ready, count(*) filter (where at_limit) as at_limit,
+			min(vtime) filter (where ready) as low
+		from ojs.tenant_fairness group by 1, 2) f using (queue, priority)
+	where coalesce(l.ready, 0) <> coalesce(f.ready, 0) or coalesce(l.at_limit, 0) <> coalesce(f.at_limit, 0)
+		or l.low > f.low and not exists (select from ojs.pool p where p.isolated and p.tenants is not null)`
+
 // ringsAgree compares what the rings keep in sum with the rows they sum up, and every available job with the ways a decision has to it.
 func ringsAgree(t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()
 	for what, sql := range map[string]string{
-		"levels whose sums disagree with their tenants": `
-			select count(*) from ojs.level l
-			full join (select queue, priority, count(*) as tenants, sum(weight) as weight, sum(weight * vtime) as moment, min(vtime) as low
-				from ojs.tenant_fairness where ready group by 1, 2) f using (queue, priority)
-			where l.tenants is distinct from coalesce(f.tenants, 0) or l.weight is distinct from coalesce(f.weight, 0)
-				or l.moment is distinct from coalesce(f.moment, 0) or l.low > f.low`,
-		"queues whose backlog names other levels than those with work": `
-			select count(*) from ojs.backlog b
-			full join (
-				select queue, array_agg(priority order by priority desc) as priorities from ojs.level where tenants > 0 group by 1
-			) l using (queue)
-			where coalesce(b.priorities, '{}') <> coalesce(l.priorities, '{}')`,
+		"levels that do not count their tenants": "select count(*) from (" + levelsDisagree + ") x",
 		"tenants with two rows": `
 			select count(*) from (select from ojs.tenant_fairness group by queue, priority, tenant_id having count(*) > 1) x`,
-		"turns that go to another priority than the highest with work": `
-			select count(*) from ojs.tenant_fairness f cross join unnest(f.lines) l
+		"tenants that are given jobs of another priority than the highest with work": `
+			select count(*) from ojs.tenant_fairness f cross join unnest(f.cursors) l
 			where f.ready and l.works and l.job_priority > f.job_priority`,
-		"levels with two rows": `select count(*) from (select from ojs.level group by queue, priority having count(*) > 1) x`,
+		"queues with two rows": `select count(*) from (select from ojs.dispatch_state group by queue having count(*) > 1) x`,
 		"available jobs no decision would find": `
 			select count(*) from ojs.job j
 			left join ojs.tenant c on c.tenant_id = j.tenant_id
-			left join ojs._backlog(j.queue) b on true
+			left join ojs._state(j.queue) b on true
 			left join ojs.tenant_fairness f on f.queue = j.queue and f.tenant_id = j.tenant_id
 				and f.priority = case when b.own_order then 0 else j.priority + coalesce(c.priority_boost, 0) end
 			left join unnest(ojs._cursors(f)) l on l.job_priority = j.priority
 			where j.state = 'available' and (j.expires_at > ojs.now()) is not false
-			and not coalesce(f.ready and l.works and (j.seq > l.head or l.behind and exists (
-				select from ojs.again a
+			and not coalesce(f.ready and l.works and (j.seq > l.head or exists (
+				select from ojs.revisit a
 				where a.queue = f.queue and a.priority = l.job_priority and a.tenant_id = f.tenant_id and j.seq between a.lo and a.hi
-					and a.lo >= l.again_lo and j.seq > l.again_seq)), false)
+					and a.lo >= l.revisit_lo and j.seq > l.revisit_seq)), false)
 			and not exists (select from ojs._unfolded() u
 				where u.queue = j.queue and u.priority = j.priority and u.tenant_id = j.tenant_id and j.seq between u.lo and u.hi)
-			and not exists (select from ojs.timer m where m.kind = 'again' and j.id = any (m.ids))
-			and not exists (select from ojs.turn t where t.queue = j.queue and t.id = j.id and t.tenant_id = j.tenant_id
-				and t.n >= (select case when m.held > 0 then 0 else m.lo end from ojs._turn_mark(j.queue) m))`,
+			and not exists (select from ojs.timer m where m.kind = 'revisit' and j.id = any (m.ids))`,
 	} {
 		var n int
 		if err := pool.QueryRow(t.Context(), sql).Scan(&n); err != nil {

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
@@ -264,6 +266,66 @@ func TestOpenTransactionsAreSeen(t *testing.T) {
 	}
 }
 
+// The transaction that holds the lane is known from those that only tried to lock it, whether it is a session's or a prepared one, and
+// from the moment on at which it does. The doctor says how to end a prepared one.
+func TestTheHolderOfTheLaneIsSeen(t *testing.T) {
+	t.Parallel()
+	p := pgtest.NewPrivate(t, map[string]string{"max_prepared_transactions": "2", "fsync": "off"})
+	conn, holder, other := connect(t, p.URL), connect(t, p.URL), connect(t, p.URL)
+	expect := func(what string, want ...string) {
+		t.Helper()
+		got := list[string](t, conn, "select kind || ' ' || name from ojs.open_transactions where holds_lane order by 1")
+		if !slices.Equal(got, want) {
+			t.Errorf("%s, the lane is held by %q, want %q", what, got, want)
+		}
+	}
+	const try = "select from ojs.lane for update skip locked"
+	session := func(c *pgx.Conn) string { return fmt.Sprintf("session %d", c.PgConn().PID()) }
+	for _, c := range []struct {
+		name string
+		lock []string
+	}{
+		{"locked by a transaction", []string{"select from ojs.lane for update"}},
+		{"locked by a subtransaction", []string{"savepoint s", "select from ojs.lane for update", "release s"}},
+	} {
+		exec(t, holder, "begin")
+		for _, sql := range c.lock {
+			exec(t, holder, sql)
+		}
+		expect(c.name, session(holder))
+		exec(t, other, "begin")
+		exec(t, other, try)
+		expect(c.name+" while another tried", session(holder))
+		exec(t, holder, "rollback")
+		exec(t, other, "select pg_catalog.pg_current_xact_id()")
+		expect(c.name + " that has ended")
+		exec(t, other, "rollback")
+	}
+
+	exec(t, conn, "select ojs.enqueue('a')")
+	exec(t, holder, "begin")
+	exec(t, holder, "select count(*) from ojs.lane")
+	exec(t, holder, "select ojs.enqueue('a')")
+	exec(t, holder, "prepare transaction 'reader'")
+	exec(t, holder, "begin")
+	exec(t, holder, "select ojs.fetch('{default}')")
+	exec(t, holder, "prepare transaction 'it''s'")
+	expect("prepared", "prepared it's")
+	const found = "select finding || ' ' || advice from ojs.doctor() where runbook = 'long-transaction.md' and severity = 'error'"
+	want := "The prepared transaction 'it''s' of " + one[string](t, conn, "select session_user::text") +
+		" holds the lane: each FETCH waits for it in vain. commit prepared 'it''s', or rollback prepared 'it''s'"
+	if got := list[string](t, conn, found); !slices.Equal(got, []string{want}) {
+		t.Errorf("the doctor says %q, want %q", got, want)
+	}
+	for _, name := range []string{"reader", "it''s"} {
+		exec(t, conn, "rollback prepared '"+name+"'")
+	}
+	expect("after all")
+	if got := list[string](t, conn, found); len(got) != 0 {
+		t.Errorf("afterwards the doctor says %q", got)
+	}
+}
+
 // Each finding of the doctor is there when its cause is, and not before.
 func TestDoctorFinds(t *testing.T) {
 	t.Parallel()
@@ -379,6 +441,35 @@ func TestDoctorFinds(t *testing.T) {
 			},
 		},
 		{
+			"a database in which sessions begin with another isolation", "maintenance.md",
+			"warning Sessions of database %s begin with default_transaction_isolation = serializable: ojs.fetch",
+			func(t *testing.T, d *pgtest.DB) {
+				exec(t, d.Pool, "alter database "+d.Name+" set default_transaction_isolation = 'serializable'")
+			},
+		},
+		{
+			"a role with another encoding", "maintenance.md",
+			"warning Sessions of role service_%s begin with client_encoding = LATIN1: one job",
+			func(t *testing.T, d *pgtest.DB) {
+				exec(t, d.Pool, "alter role "+d.RoleName("service")+" set client_encoding = 'LATIN1'")
+				exec(t, d.Pool, "alter role "+d.RoleName("service")+" set row_security = on")
+			},
+		},
+		{
+			"a role without row security", "maintenance.md",
+			"error Sessions of role service_%s in database %s begin with row_security = off: each call",
+			func(t *testing.T, d *pgtest.DB) {
+				exec(t, d.Pool, "alter role "+d.RoleName("service")+" in database "+d.Name+" set row_security = off")
+			},
+		},
+		{
+			"a database that is read only", "maintenance.md",
+			"error Sessions of database %s begin with default_transaction_read_only = on: nobody",
+			func(t *testing.T, d *pgtest.DB) {
+				exec(t, d.Pool, "alter database "+d.Name+" set default_transaction_read_only = on")
+			},
+		},
+		{
 			"a restore from another cluster", "backup-and-restore.md", "error The database was restored from another cluster",
 			func(t *testing.T, d *pgtest.DB) {
 				exec(t, d.Pool, "update ojs.tally_mark set snapshot = '900000000000:900000000000:'")
@@ -404,6 +495,16 @@ func TestDoctorFinds(t *testing.T) {
 			"note 1 grants of the migrations are missing, such as: grant execute on routine ojs.ack(",
 			func(t *testing.T, d *pgtest.DB) {
 				exec(t, d.Pool, "revoke execute on function ojs.ack from ojs_worker")
+			},
+		},
+		{
+			"a session that holds the lane", "long-transaction.md",
+			"error Process 1 (acme, application 'app', idle in transaction) holds the lane: its transaction has been open since ",
+			func(t *testing.T, d *pgtest.DB) {
+				exec(t, d.Pool, `drop view ojs.open_transactions; create view ojs.open_transactions as
+					select 'session' as kind, '1' as name, 'acme' as role_name, 'app' as application, 'idle in transaction' as state,
+						interval '2 seconds' / n as open_for, 5::bigint as holds_back_xids, true as holds_lane, false as waits, '' as query
+					from generate_series(1, 3) n`)
 			},
 		},
 		{"a forgotten transaction", "long-transaction.md", "error Process ", func(t *testing.T, d *pgtest.DB) {

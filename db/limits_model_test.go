@@ -146,20 +146,9 @@ func (c *crowd) consistent() {
 	tx := begin(c.t, c.d.Pool)
 	exec(c.t, tx, "select ojs._enter_lane(), ojs._fold_on()")
 	commit(c.t, tx)
-	expectNone(c.t, c.d.Pool, "counted wrongly", `
-		select r.tenant_id, r.queue, u.active, j.n, t.n
-		from ojs.rule r left join ojs.usage u on u.tenant_id = r.tenant_id and u.queue = r.queue
-		cross join lateral (select count(*) as n from ojs.job j
-			where j.state = 'active' and r.tenant_id in ('', j.tenant_id) and r.queue in ('', j.queue)) j
-		cross join lateral (select count(*) as n from ojs.turn t where r.tenant_id in ('', t.tenant_id) and r.queue in ('', t.queue)) t
-		where r.max_concurrency is not null and u.active is distinct from j.n + t.n`)
-	expectNone(c.t, c.d.Pool, "parked, and taking turns", "select * from ojs.tenant_fairness where parked and ready")
-	expectNone(c.t, c.d.Pool, "levels that are not the sum of their tenants", `
-		select l.* from ojs.level l
-		cross join lateral (
-			select count(*) as n, coalesce(sum(f.weight), 0) as weight, coalesce(sum(f.weight * f.vtime), 0) as moment, min(f.vtime) as low
-			from ojs.tenant_fairness f where f.queue = l.queue and f.priority = l.priority and f.ready) f
-		where l.tenants <> f.n or l.weight <> f.weight or abs(l.moment - f.moment) > 0.0001 or f.low < l.low`)
+	expectNone(c.t, c.d.Pool, "counted wrongly", countedWrongly)
+	expectNone(c.t, c.d.Pool, "at their limit, and in the ring", "select * from ojs.tenant_fairness where at_limit and ready")
+	expectNone(c.t, c.d.Pool, "levels that do not count their tenants", levelsDisagree)
 }
 
 // Rules that come and go, rollbacks, savepoints, callers that stay, logins, the clock, a rebuild, all at once: what is counted is what
@@ -194,16 +183,11 @@ func (c *crowd) settle(r *rand.Rand) {
 	for _, queue := range crowdQueues {
 		exec(c.t, service, "select ojs.resume($1)", queue)
 	}
-	// Jobs that somebody had hold of when their turn came are looked at again after a second.
-	again := func() {
-		exec(c.t, c.d.Pool, "update ojs.timer set due_at = now() - interval '1 s' where kind in ('due', 'again')")
-		tick(c.t, service, 100_000)
-	}
-	again()
-	again()
+	allDue(c.t, c.d)
+	allDue(c.t, c.d)
 	c.consistent()
 	for n := range 40 {
-		again()
+		allDue(c.t, c.d)
 		exec(c.t, service, fetchSome, crowdQueues, 300)
 		if left := lines(c.t, c.d.Pool, eligible, crowdQueues); n > 2 && len(left) > 0 {
 			c.t.Fatalf("a FETCH has left %v", left)

@@ -114,6 +114,10 @@ func (w *limitedRun) end(ctx context.Context, r *rand.Rand, j heldJob) (bool, er
 	}
 	var done bool
 	err := w.pool.QueryRow(ctx, ways[way], args...).Scan(&done)
+	if err == nil && way == 4 && !done {
+		// It leaves out a job that another session has locked, as a FETCH without the lane does for a moment when it looks at it.
+		err = w.pool.QueryRow(ctx, ways[0], args...).Scan(&done)
+	}
 	return done, err
 }
 
@@ -215,8 +219,7 @@ func limitsAreExact(t *testing.T, seed uint64) {
 	// One worker alone goes on until nothing is left, and nothing is left by a FETCH that it could have had.
 	var held []string
 	for range 500 {
-		exec(t, d.Pool, "update ojs.timer set due_at = now() where kind = 'due'")
-		tick(t, service, 1000)
+		allDue(t, d)
 		asked := queues[:1+r.IntN(len(queues))]
 		held = append(held, list[string](t, service, "select id::text from ojs.fetch($1, 50)", asked)...)
 		if left := lines(t, d.Pool, eligible, asked); len(left) > 0 {

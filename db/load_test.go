@@ -27,10 +27,6 @@ func TestAWorkerAtItsConcurrencyGetsNothing(t *testing.T) {
 	service := d.Service()
 	fill(t, service, "q", 50)
 	exec(t, service, "select ojs.register_worker('w', p_concurrency => 3), ojs.register_worker('free')")
-	// Jobs that were decided ahead are nobody's yet, and not a worker's beyond its concurrency.
-	if got := len(list[string](t, service, "select id::text from ojs.fetch('{q}', 1, 'other')")); got != 1 {
-		t.Fatalf("another worker gets %d jobs", got)
-	}
 	for _, c := range []struct{ counts, workers, want string }{
 		{"{2}", "{w}", "w w"},
 		{"{2}", "{w}", "w (1 of w)"},
@@ -43,7 +39,6 @@ func TestAWorkerAtItsConcurrencyGetsNothing(t *testing.T) {
 			t.Errorf("%s for %s: %q, want %q", c.counts, c.workers, got, c.want)
 		}
 	}
-	expectNone(t, d.Pool, "decided ahead by least-loaded, which would take it back at once", "select from ojs.turn")
 	// Other strategies know nothing of it.
 	got := list[string](t, service, "select id::text from ojs.fetch('{q}', 1, 'w')")
 	if len(got) != 1 {
@@ -144,9 +139,9 @@ func TestConcurrentFetchesOfOneWorker(t *testing.T) {
 	exec(t, service, "select ojs.register_worker(w, p_concurrency => 7) from unnest('{v,w}'::text[]) w")
 	const some = "select id::text from ojs.fetch('{q,r}', $1, $2, p_strategy => 'least-loaded')"
 	open := begin(t, service)
-	exec(t, open, "select pg_sleep(0.05)") // who stays in its transaction goes beside decisions
+	exec(t, open, "select pg_sleep(0.05)") // a caller that stays in its transaction fetches without the lane
 	if got := list[string](t, open, some, 2, "w"); len(got) != 2 {
-		t.Fatalf("beside decisions: %d jobs", len(got))
+		t.Fatalf("without the lane: %d jobs", len(got))
 	}
 	if got := list[string](t, open, some, 3, "w"); len(got) != 3 {
 		t.Errorf("once more in the same transaction: %d jobs", len(got))
@@ -191,23 +186,6 @@ func TestConcurrentFetchesOfOneWorker(t *testing.T) {
 	exec(t, service, "select ojs.ack_many(array(select id from ojs.jobs where state = 'active'))")
 	if got := list[string](t, service, some, 9, "w"); len(got) != 7 {
 		t.Errorf("seed %d: at last it gets %d jobs", seed, len(got))
-	}
-}
-
-// Who is beside decisions gets what was decided ahead for others, so that it is not taken back for nothing.
-func TestLeastLoadedBesideDecisionsTakesWhatIsAhead(t *testing.T) {
-	t.Parallel()
-	d := pgtest.New(t)
-	service, acme := d.Service(), d.As("acme")
-	enqueueFor(t, service, "q", "acme", 30)
-	exec(t, service, "select ojs.fetch('{q}')")
-	ahead := one[int](t, d.Pool, "select count(*) from ojs.turn")
-	exec(t, acme, "select ojs.register_worker('w', p_concurrency => 3)")
-	if got := list[int64](t, acme, "select seq from ojs.fetch('{q}', 9, 'w', p_strategy => 'least-loaded')"); fmt.Sprint(got) != "[2 3 4]" {
-		t.Errorf("jobs %v", got)
-	}
-	if left := one[int](t, d.Pool, "select count(*) from ojs.turn"); ahead == 0 || left != ahead-3 {
-		t.Errorf("of %d that were decided ahead %d are left", ahead, left)
 	}
 }
 

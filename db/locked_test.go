@@ -156,7 +156,7 @@ func TestSittingCallerStopsNobody(t *testing.T) {
 	database := pgtest.New(t)
 	service := database.Service()
 	enqueueFor(t, service, "default", "acme", 3)
-	// In one message: who has been in its transaction for 20 ms goes beside decisions, and is not the one that decides.
+	// In one message: a caller that has been in its transaction for 20 ms fetches without the lane, and is not the one that decides.
 	tx, err := service.BeginTx(t.Context(), pgx.TxOptions{BeginQuery: "begin; select from ojs.fetch('{default}')"})
 	if err != nil {
 		t.Fatal(err)
@@ -214,7 +214,6 @@ func TestTenantsFetchTheirOwn(t *testing.T) {
 	if _, err := service.Exec(t.Context(), `select ojs.enqueue('fair.job', '[]', p_priority => 5, p_tenant => 'acme')`); err != nil {
 		t.Fatal(err)
 	}
-	// Some of them decided ahead for somebody else.
 	if d, err := fetchJobs(t.Context(), service, "default", 1); err != nil || len(d.jobs) != 1 || d.jobs[0].tenant != "acme" {
 		t.Fatalf("the first job is %v, %v; want the one of high priority", d.jobs, err)
 	}

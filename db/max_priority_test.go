@@ -142,7 +142,7 @@ func TestMaxPriorityKeepsATenantFromStarvingOthers(t *testing.T) {
 				exec(t, d.Operator(), c.configure)
 			}
 			enqueueFor(t, service, "q", "b", 20)
-			exec(t, d.Pool, "select ojs._fold()")
+			exec(t, d.Pool, "select ojs._fold_on()")
 			priority, order := 100, ""
 			if c.over != "" {
 				refused(t, service, c.over, "select ojs.enqueue('a', p_queue => 'q', p_priority => 100, p_tenant => 'a')")

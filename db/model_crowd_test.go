@@ -66,7 +66,7 @@ func (m *model) crowd(fetchers, rounds int) {
 // settle has those jobs looked at again that somebody had hold of when their turn came, and takes over the order in which jobs came.
 func (m *model) settle() {
 	for range 2 {
-		m.exec(m.d.Pool, "update ojs.timer set due_at = now() - interval '1 s' where kind = 'again'")
+		m.exec(m.d.Pool, "update ojs.timer set due_at = now() - interval '1 s' where kind = 'revisit'")
 		m.tickAll()
 	}
 	for _, id := range m.ids(m.d.Pool, "select id::text from ojs.job order by seq nulls last, id") {

@@ -57,37 +57,34 @@ func (m *model) onlyLoads() {
 }
 
 var mutations = []mutation{
-	{"limits are ignored", "ojs._room", "greatest(r.most - u.active, 0)", "1000000", (*model).tight, 0},
+	{"limits are ignored", "ojs._capacity", "greatest(r.most - u.active", "greatest(1000000", (*model).tight, 0},
 	{
 		"a pool's limit is ignored",
 		"ojs._pool_room", "greatest(p.max_concurrency - ojs._pool_active(p.id), 0)", "p.max_concurrency", (*model).tight, 2,
 	},
-	{"ends of attempts make no room", "ojs._take_ends", "v_ends.rows > 0 or", "false or", (*model).tight, 0},
-	{"what is taken back of decided ahead makes no room", "ojs._revoke", "v_jobs) where v_any", "v_jobs) where false", (*model).tight, 0},
-	{"what is decided ahead elsewhere keeps its slot", "ojs._blocking", "a.queue <> all (p_queues)", "false", (*model).narrow, 0},
-	{"jobs that were given up keep their slots", "ojs._given_up", "r.from_state = 'available'", "false", (*model).narrow, 9},
+	{"ends of attempts are not taken in", "ojs._ends", "m.jobs + m.owed", "0", (*model).tight, 0},
+	{
+		"decisions do not learn of rules that change",
+		"ojs._apply_rule", "perform ojs._rule_changed(p_rule.tenant_id, p_rule.queue), ", "perform ", (*model).tight, 0,
+	},
 	{"paused queues are served", "ojs._open_queues", "r.paused_at is not null", "false", (*model).mixed, 0},
 	{
 		"paused tenants are served",
-		"ojs._room", "when r.paused_at is not null then 0", "when r.most is null then null", (*model).mixed, 1,
+		"ojs._capacity", "when r.paused_at is not null then 0 when", "when", (*model).mixed, 1,
 	},
 	{"isolated queues are served by all", "ojs._isolated_from", "where o.isolated and o.tenants is null", "where false", (*model).tight, 0},
 	{"isolated tenants are served by all", "ojs._in_pool", "where o.isolated and o.name <> v_name", "where false", (*model).tight, 6},
 	{"a pool's tenants are ignored", "ojs._in_pool", "elsif v_pool.tenants is not null", "elsif false", (*model).tight, 3},
 	{"a pool's queues are ignored", "ojs._in_pool", "v_pool.queues is null or", "true or", (*model).tight, 2},
-	{"the lowest priority goes first", "ojs._set_backlog", "order by p desc", "order by p", (*model).mixed, 0},
+	{"the lowest priority goes first", "ojs._merged", "order by m.priority desc", "order by m.priority", (*model).mixed, 0},
 	{"boosts are ignored", "ojs._rank", "p_priority + coalesce(p_boost, 0)", "p_priority", (*model).mixed, 3},
-	{"a tenant's lowest priority goes first", "ojs._turn_to", "c.job_priority desc", "c.job_priority", (*model).shares, 0},
-	{
-		"what is decided ahead goes before what comes",
-		"ojs._decided_already", "if v_unread between 1 and c_most then", "if false then", (*model).mixed, 8,
-	},
+	{"a tenant's lowest priority goes first", "ojs._at_cursors", "c.job_priority desc", "c.job_priority", (*model).shares, 0},
 	{
 		"weights of tenants are ignored",
-		"ojs._stands", "l.joined, w.weight", "l.joined, 1.0", (*model).shares, 2,
+		"ojs._take_in", "l.joined, w.weight", "l.joined, 1.0 as weight", (*model).shares, 2,
 	},
-	{"the newest job goes first", "ojs._due", "over (order by y.seq", "over (order by y.seq desc", (*model).mixed, 0},
-	{"an attempt is not counted", "ojs._hand_out", "attempt = j.attempt + 1", "attempt = j.attempt", (*model).mixed, 0},
+	{"the newest job goes first", "ojs._due", "w as (order by y.seq", "w as (order by y.seq desc", (*model).mixed, 0},
+	{"an attempt is not counted", "ojs.fetch_many", "attempt = j.attempt + 1", "attempt = j.attempt", (*model).mixed, 0},
 	{"strict queues take turns", "ojs._serve_queues", "is distinct from 'strict'", "is distinct from 'x'", (*model).onlyStrategies, 0},
 	{
 		"weights of queues are ignored",
@@ -108,7 +105,7 @@ var mutations = []mutation{
 	},
 	{"what jobs cost is ignored", "ojs._price", "coalesce((p_extra ->> 'cost')::float8, 1)", "1", (*model).byCost, 0},
 	{"the unit of a queue is ignored", "ojs._unit", "coalesce(p_fairness ->> 'unit', 'jobs')", "'jobs'", (*model).byTime, 0},
-	{"what attempts took is not settled", "ojs._settle_time", "-coalesce(p_price, 0)", "0", (*model).byTime, 0},
+	{"what attempts took is not settled", "ojs._charge_end", "coalesce(p_price, 0)", "0", (*model).byTime, 0},
 	{"first in, first out is fair", "ojs._unit", "then 'none'", "then 'jobs'", (*model).firstIn, 0},
 	{"those that were cancelled keep their places", "ojs._true_times", "min(d.seq) > d.vtime", "false", (*model).firstIn, 12},
 	{
@@ -121,8 +118,11 @@ var mutations = []mutation{
 	{"jobs above a max_priority are not clamped", "ojs._clamped", "t.over_priority = 'clamp'", "false", (*model).ceilings, 7},
 	{"jobs above a max_priority are not refused", "ojs._too_high", "t.over_priority = 'refuse'", "false", (*model).ceilings, 3},
 	{"a priority_scope is ignored", "ojs._own_order", "p_fairness ->> 'priority_scope' = 'tenant'", "false", (*model).shares, 1},
-	{"limits are ignored, for several at once", "ojs._room", "greatest(r.most - u.active, 0)", "1000000", (*model).together, 0},
-	{"limits are ignored, at two doors at once", "ojs._room", "greatest(r.most - u.active, 0)", "1000000", (*model).crowdAtDoors, 0},
+	{"limits are ignored, for several at once", "ojs._capacity", "greatest(r.most - u.active", "greatest(1000000", (*model).together, 0},
+	{
+		"limits are ignored, at two doors at once",
+		"ojs._capacity", "greatest(r.most - u.active", "greatest(1000000", (*model).crowdAtDoors, 0,
+	},
 	{"what is to come back at once over HTTP is retried later", "ojs._judge", "w.requeue", "false", (*model).twoDoors, 0},
 	{"pauses are ignored, for several at once", "ojs._open_queues", "r.paused_at is not null", "false", (*model).together, 0},
 }

@@ -86,7 +86,7 @@ func (m *model) stock(tenant, queue string, n int) {
 	}
 }
 
-// beside says whether jobs were taken beside decisions, which a caller does that waited too long: no order is promised then.
+// beside says whether jobs were handed out without the lane, as to a caller that waited for it too long: no order is promised then.
 func (m *model) beside() bool {
 	for _, n := range m.ids(m.d.Pool, "select coalesce(sum(owed), 0)::text from ojs.journal") {
 		return n != "0"
@@ -98,10 +98,6 @@ func (m *model) beside() bool {
 func (m *model) play(dispatches int, a ask) (all []handedJob) {
 	for len(all) < dispatches && m.err == nil {
 		a.many, a.counts = m.r.IntN(2) == 0, []int{min([]int{1, 1, 2, 3, 7, 20}[m.r.IntN(6)], dispatches-len(all))}
-		if a.ahead = nil; m.r.IntN(3) == 0 {
-			never := false
-			a.ahead = &never
-		}
 		if m.r.IntN(8) == 0 {
 			m.fetch(a, false)
 		}

@@ -70,8 +70,7 @@ type ask struct {
 	tenant, pool, strategy string
 	weights                any
 	many                   bool // asks as servers do
-	ahead                  *bool
-	wait                   int // milliseconds, over HTTP
+	wait                   int  // milliseconds, over HTTP
 }
 
 type handedJob struct {
@@ -240,7 +239,7 @@ func (m *model) fetch(a ask, keep bool) []handedJob {
 		return nil
 	}
 	m.did("fetch %s", a)
-	elsewhere, turns := m.aheadElsewhere(a), m.byLoad(a)
+	turns := m.byLoad(a)
 	var tx pgx.Tx
 	if !keep {
 		m.did("which is rolled back")
@@ -285,9 +284,9 @@ func (m *model) fetch(a ask, keep bool) []handedJob {
 			}
 		}
 	}
-	// Who has been in its transaction for a while goes beside decisions, and may miss what has come since somebody decided ahead.
+	// A caller that has been in its transaction for a while fetches without the lane, and no order is promised then.
 	if m.err == nil && (keep || !slices.Contains(m.ids(tx, "select 'late' where clock_timestamp() - now() > interval '20 ms'"), "late")) {
-		m.judgeOrder(a, all, elsewhere)
+		m.judgeOrder(a, all)
 	}
 	if !keep {
 		for _, j := range all {
@@ -326,32 +325,14 @@ func (a ask) send(ctx context.Context, q querier) (jobs []handedJob, again bool,
 	for i := range leases {
 		leases[i] = 600000
 	}
-	jobs, err = rowsOf[handedJob](ctx, q, "select request, "+columns+"ojs.fetch_many($1, $2, $3, $4, nullif($5, ''), $6, "+
-		"p_strategy => nullif($7, ''), p_weights => $8::text::jsonb, p_pool => nullif($9, ''))",
-		a.queues, a.counts, workers, leases, a.tenant, a.ahead, a.strategy, a.weights, a.pool)
+	jobs, err = rowsOf[handedJob](ctx, q, "select request, "+columns+"ojs.fetch_many($1, $2, $3, $4, nullif($5, ''), "+
+		"p_strategy => nullif($6, ''), p_weights => $7::text::jsonb, p_pool => nullif($8, ''))",
+		a.queues, a.counts, workers, leases, a.tenant, a.strategy, a.weights, a.pool)
 	jobs = slices.DeleteFunc(jobs, func(j handedJob) bool {
 		again = again || j.ID == "" && j.Request == 0
 		return j.ID == ""
 	})
 	return jobs, again, err
-}
-
-// aheadElsewhere is how many jobs of each tenant are decided ahead for queues that are not asked for: they count against its limit, and
-// are taken back only for a FETCH that gets fewer than it asks for.
-func (m *model) aheadElsewhere(a ask) map[[2]string]int {
-	type row struct {
-		Tenant string
-		Jobs   int
-	}
-	rows, err := rowsOf[row](m.ctx, m.d.Pool, "select tenant_id, count(*) from ojs.turn where queue <> all ($1) group by 1", m.queuesOf(a))
-	if err != nil {
-		m.fail("ojs.turn: %w", err)
-	}
-	ahead := map[[2]string]int{}
-	for _, r := range rows {
-		ahead[[2]string{r.Tenant, ""}] = r.Jobs
-	}
-	return ahead
 }
 
 // send asks in a transaction, or, where there is none, through a door.
@@ -440,34 +421,27 @@ func (m *model) line(j *modelJob) [2]any {
 }
 
 // judgeOrder: in a queue the highest priority goes first, of a line the oldest job, and with strategy strict the first queue.
-func (m *model) judgeOrder(a ask, got []handedJob, elsewhere map[[2]string]int) {
+func (m *model) judgeOrder(a ask, got []handedJob) {
 	queues := m.queuesOf(a)
 	strategy, mixed := m.strategyOf(a)
 	strict := strategy == "strict" && !mixed && len(queues) > 1
 	n, _ := m.active()
-	// unblocked: some of the answer may have been added when what was decided ahead elsewhere was taken back.
-	unblocked := false
-	for of, jobs := range elsewhere {
-		n[of] += jobs
-		_, limited := m.limits[of]
-		unblocked = unblocked || limited && jobs > 0
-	}
 	lowest, oldest, last := map[[2]string]int{}, map[[2]any]int{}, -1
 	for i, h := range got {
 		j := m.jobs[h.ID]
 		at := slices.Index(queues, j.queue)
 		of, level := m.level(j)
-		if low, seen := lowest[of]; seen && low < level && !unblocked {
+		if low, seen := lowest[of]; seen && low < level {
 			m.fail("job %d of the answer is of priority %d, behind one of %d of %q", i+1, level, low, of)
 		} else if !seen || level < low {
 			lowest[of] = level
 		}
 		line := m.line(j)
-		if before, seen := oldest[line]; seen && before > j.place && !(m.fifo[j.queue] && unblocked) {
+		if before, seen := oldest[line]; seen && before > j.place {
 			m.fail("job %d of the answer came before one of the same line that goes before it", i+1)
 		}
 		oldest[line] = max(oldest[line], j.place)
-		if strict && at < last && !unblocked {
+		if strict && at < last {
 			m.fail("job %d of the answer is of queue %s, behind one of a later queue", i+1, j.queue)
 		}
 		last = max(last, at)

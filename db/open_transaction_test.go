@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
@@ -164,4 +166,30 @@ func TestAHoldWaitsForTheSettingsOutsideTheLane(t *testing.T) {
 	if err := <-held; err != nil {
 		t.Error(err)
 	}
+}
+
+// A new session whose transaction has enqueued jobs takes nothing in without the lane: whoever holds it would wait for that transaction.
+func TestANewSessionWithJobsOfItsOwn(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	decides := begin(t, d.Service())
+	exec(t, decides, "set local lock_timeout = '5s'")
+	exec(t, decides, "select ojs.configure_tenant('c', 2)")
+	fresh, err := connect(t, d.ServiceURL).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tx := range []pgx.Tx{fresh, decides} {
+		exec(t, tx, "select ojs.enqueue('a', p_queue => 'q', p_tenant => 'acme')")
+		if got := one[int](t, tx, "select count(*) from ojs.fetch('{q}', 9)"); got != 1 {
+			t.Errorf("of its own job it gets %d", got)
+		}
+	}
+	commit(t, fresh)
+	commit(t, decides)
+	if got := one[int](t, d.Service(), "select count(*) from ojs.fetch('{q}', 9)"); got != 0 {
+		t.Errorf("%d jobs are left", got)
+	}
+	tick(t, d.Service(), 1000)
+	ringsAgree(t, d.Pool)
 }

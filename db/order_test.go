@@ -76,7 +76,7 @@ func TestFirstInFirstOutAcrossTenants(t *testing.T) {
 					where j.state = 'available'
 				) j
 				where (j.nth <= j.most) is not false order by j.seq limit $1`, count)
-			// In one message: a caller that is slow between two would go beside decisions.
+			// In one message: a caller that is slow between two would fetch without the lane.
 			got := lines(t, service, "select id::text from ojs.fetch('{q}', $1)", pgx.QueryExecModeSimpleProtocol, count)
 			if !slices.Equal(got, want) {
 				t.Fatalf("seed %d, step %d: of %d jobs asked for, the FETCH got %d, want %d: others, or in disorder\n%v\n%v",

@@ -22,7 +22,7 @@ func scope(t testing.TB, q querier, queue, scope string) {
 // by age, and as many in sum as it asked for.
 func TestPrioritiesOfATenantsOwn(t *testing.T) {
 	t.Parallel()
-	for name, limits := range map[string]bool{"limits": true, "callers beside decisions": false} {
+	for name, limits := range map[string]bool{"limits": true, "callers without the lane": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			seed := newSeed()

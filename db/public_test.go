@@ -17,8 +17,8 @@ var (
 
 const staffMayCall = "_clock_lag _configured _counts_at _counts_since _detached_partitions " +
 	"_doctor_clock _doctor_failures _doctor_privileges _doctor_roles _doctor_settings _doctor_tables " +
-	"_doctor_transactions _doctor_work _first_expiry _first_measure _holders _id_time _is_replacement _iso_duration _lately _limit_json " +
-	"_pace _pace_from _pace_step _percentile " +
+	"_doctor_transactions _doctor_work _first_expiry _first_measure _holders _id_time _is_replacement _iso_duration _lane_holders " +
+	"_lately _limit_json _pace _pace_from _pace_step _percentile " +
 	"_pools_lately _tenant_gauges _unfit _wait_bounds _waiting_servers _waits_sum _whole_config " +
 	"configure_pool configure_pools configure_queue configure_tenant delete_pool delete_queue doctor enqueue_rows fetch_many " +
 	"cancel_many configure_limits configure_static configure_tier create_api_key deregister_tenant jobs_floor list_jobs " +
@@ -54,7 +54,7 @@ func TestGrantsOfStaff(t *testing.T) {
 			or not g.roles <@ '{ojs_service,ojs_operator,ojs_producer,ojs_worker,ojs_tenant}')`)
 }
 
-// Plans must not depend on statistics, which are not kept. So the settings are few, and are those of 00199_public. The functions
+// Plans must not depend on statistics, which are not kept. So the settings are few, and are those of access.sql. The functions
 // are named, because one that is left out is slow only in a database that is large.
 func TestPlannerSettings(t *testing.T) {
 	t.Parallel()
@@ -91,12 +91,12 @@ func TestPlannerSettings(t *testing.T) {
 // Grants and settings that stand beside the page are found by nobody.
 func TestGrantsStandOnOnePage(t *testing.T) {
 	t.Parallel()
-	for name, text := range migrations(t) {
+	for name, text := range codeFiles(t) {
 		for _, words := range []string{
 			"grant execute on function ojs.", "alter function", "set enable_", "set jit", "set plan_cache_mode",
 		} {
-			if name != "00199_public.sql" && strings.Contains(text, words) {
-				t.Errorf("%s: %q belongs into 00199_public.sql", name, words)
+			if name != "access.sql" && strings.Contains(text, words) {
+				t.Errorf("%s: %q belongs into access.sql", name, words)
 			}
 		}
 	}

@@ -41,7 +41,7 @@ func TestTheClockWaitsForNoTokens(t *testing.T) {
 	exec(t, d.Pool, `insert into ojs.timer (due_at, kind, tenant_ids, ids)
 		select ojs.now() - interval '1 second', 'cron', array[tenant_id], array[id] from ojs.cron`)
 	// Whoever would wait fails here.
-	exec(t, d.Pool, `create or replace function ojs._await_stripes(p_quota bigint, p_stripes int[]) returns void language plpgsql
+	exec(t, d.Pool, `create or replace function ojs._await_stripes(p_of ojs.allowance, p_stripes int[]) returns void language plpgsql
 		as 'begin raise exception $$waits$$; end'`)
 	producer := begin(t, service)
 	exec(t, producer, "select ojs.enqueue('a', p_tenant => 'acme')")
@@ -209,7 +209,7 @@ func TestASoftLimitWaitsForNobody(t *testing.T) {
 	d := pgtest.New(t)
 	service := d.Service()
 	limited(t, service, "acme", `{"max_queue_depth": {"limit": 1, "soft": true}}`)
-	exec(t, d.Pool, `create or replace function ojs._await_stripes(p_quota bigint, p_stripes int[]) returns void language plpgsql
+	exec(t, d.Pool, `create or replace function ojs._await_stripes(p_of ojs.allowance, p_stripes int[]) returns void language plpgsql
 		as 'begin raise exception $$waits$$; end'`)
 	producer := begin(t, service)
 	exec(t, producer, "select ojs.enqueue('a', p_tenant => 'acme')")

@@ -39,8 +39,9 @@ const unbalanced = `
 			'{scheduled,available,pending}' else '{scheduled,available,pending,active,retryable}' end::text[])) j
 	cross join lateral (select coalesce(sum(ojs._counting(q.resource, c)), 0) as n from ojs._recent() c
 		where q.tenant_id in ('', c.tenant_id) and q.queue in ('', c.queue)) r
-	cross join lateral (select coalesce(sum(s.tokens), 0) as n from ojs.stripe s where s.quota = q.id) s
-	where q.period is null and q.stripes > 0 and (j.n <> q.used + r.n or j.n + s.n <> q.maximum and not (j.n > q.maximum and s.n = 0))`
+	cross join lateral (select coalesce(sum(s.tokens[q.nth]), 0) as n from ojs.stripe s
+		where s.tenant_id = q.tenant_id and s.queue = q.queue) s
+	where q.period is null and q.nth is not null and (j.n <> q.used + r.n or j.n + s.n <> q.maximum and not (j.n > q.maximum and s.n = 0))`
 
 // MT-004: whichever way they come, jobs beyond a limit are refused, with all that came with them, and those of other tenants are not.
 func TestMT004LimitsHoldForAllWaysIn(t *testing.T) {
@@ -209,6 +210,61 @@ func TestAnOpenTransactionKeepsWhatItTook(t *testing.T) {
 	expectNone(t, d.Pool, "at the end", unbalanced)
 }
 
+// A job writes one stripe for all limits of its tenant, also where another stripe than that of its session has the tokens.
+func TestAllLimitsOfATenantCostOneRow(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	limited(t, d.Service(), "acme", `{"max_queue_depth": 1000, "max_scheduled": 1000, "max_stored_bytes": 1000000000,
+		"max_enqueue_rate": {"limit": 1000, "period": "P1D"}}`)
+	for job := range 70 {
+		producer := begin(t, d.Pool)
+		exec(t, producer, "select ojs.enqueue('a', p_tenant => 'acme')")
+		if got := one[int](t, producer, "select count(*) from ojs.stripe where xmin = pg_current_xact_id()::xid"); got != 1 {
+			t.Fatalf("job %d wrote %d stripes", job, got)
+		}
+		commit(t, producer)
+	}
+	got, want := usage(t, d.Service(), "acme"), "max_enqueue_rate 70/1000, max_queue_depth 70/1000, max_scheduled 0/1000"
+	if !strings.HasPrefix(got, want) {
+		t.Errorf("used up are %s", got)
+	}
+}
+
+// To set and remove another limit, a small one that needs fewer stripes, forgets nothing of what an open transaction has taken.
+func TestAnotherLimitChangesMeanwhile(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service := d.Service()
+	limited(t, service, "acme", `{"max_queue_depth": 160, "max_stored_bytes": 1000000}`)
+	measure(t, d)
+	producer := begin(t, service)
+	for range 20 {
+		exec(t, producer, "select ojs.enqueue('a', p_tenant => 'acme')")
+	}
+	for _, other := range []string{`{"limit": 4, "period": "P1D"}`, `{"limit": 40, "period": "PT1S"}`, "null"} {
+		limited(t, service, "acme", `{"max_enqueue_rate": `+other+"}")
+		exec(t, service, "select ojs.tick()")
+		exec(t, service, `select from ojs.enqueue_rows(array_fill('a'::text, array[200]), array_fill('[]'::json, array[200]),
+			p_tenant => 'acme', p_each => true)`)
+	}
+	commit(t, producer)
+	exec(t, service, "select ojs.tick()")
+	exec(t, service, `select from ojs.enqueue_rows(array_fill('a'::text, array[200]), array_fill('[]'::json, array[200]),
+		p_tenant => 'acme', p_each => true)`)
+	if got := one[int](t, service, "select count(*) from ojs.jobs"); got != 160 {
+		t.Errorf("there are %d jobs", got)
+	}
+	// A value that was sent has 3 bytes more than one that is stored.
+	if got, want := one[int64](t, service, counted, "acme"), one[int64](t, d.Pool, sizes, "acme"); got < want || got > want+6*160 {
+		t.Errorf("%d bytes count, and %d are there", got, want)
+	}
+	exec(t, service, "select ojs.cancel(id, 'acme') from ojs.jobs limit 10")
+	exec(t, service, "select ojs.tick()")
+	if got := usage(t, service, "acme"); !strings.HasPrefix(got, "max_queue_depth 150/160") {
+		t.Errorf("used up are %s", got)
+	}
+}
+
 // A job that came and went between two roll-ups changes no count, and the next look at its limit may be after the roll-up.
 func TestTokensOfJobsThatCameAndWentReturn(t *testing.T) {
 	t.Parallel()
@@ -260,7 +316,7 @@ func TestAProducerWaitsForWhatOthersHave(t *testing.T) {
 }
 
 // Producers of one tenant in many sessions, in all ways, with rollbacks, sessions that are ended, fetchers, and a clock: at no moment are
-// there more jobs than the limit, all room is used, and at the end every counter is what the rows say.
+// there more jobs than the limit, while another limit comes and goes, all room is used, and at the end every counter is what the rows say.
 func TestDepthIsExactUnderConcurrency(t *testing.T) {
 	t.Parallel()
 	const limit, producers, rounds = 200, 10, 60
@@ -283,9 +339,15 @@ func TestDepthIsExactUnderConcurrency(t *testing.T) {
 			return err
 		},
 		func() error {
+			_, err := service.Exec(t.Context(), `select ojs.configure_limits('acme', jsonb_build_object('max_enqueue_rate',
+				(array['{"limit": 50, "period": "PT1S"}', '{"limit": 100000, "period": "PT1S"}', 'null'])[1 + random() * 2]::jsonb))`)
+			time.Sleep(time.Millisecond)
+			return err
+		},
+		func() error {
 			over, err := rowsOf[struct{ What string }](t.Context(), d.Pool, `
 				select q.queue || ' ' || q.resource || ': ' || j.n from ojs.quota q cross join lateral (select count(*) as n from ojs.job j
-					where q.queue in ('', j.queue) and j.state in ('available', 'scheduled')) j where j.n > q.maximum`)
+					where q.queue in ('', j.queue) and j.state in ('available', 'scheduled')) j where q.period is null and j.n > q.maximum`)
 			for _, o := range over {
 				t.Errorf("too many: %s", o.What)
 			}
@@ -307,6 +369,7 @@ func TestDepthIsExactUnderConcurrency(t *testing.T) {
 	// A session that was ended lets go of its rows a moment after its client has heard of it, and a tick passes over such rows.
 	d.Eventually("no session has a transaction open", `select not exists (
 		select from pg_stat_activity where datname = current_database() and xact_start is not null and pid <> pg_backend_pid())`)
+	limited(t, service, "acme", `{"max_enqueue_rate": null}`)
 	exec(t, service, "select ojs.tick()")
 	expectNone(t, d.Pool, "at the end", unbalanced)
 	if refusals.Load() == 0 {

@@ -20,7 +20,7 @@ func TestReprioritizedJobsJoinTheEndOfTheLine(t *testing.T) {
 	enqueue("low", 0)
 	enqueue("high", 5)
 	lowered := enqueue("lowered", 5)
-	// Jobs are decided ahead from here on.
+	// Cursors are at these jobs from here on.
 	exec(t, service, "select ojs.release(id, lease) from ojs.fetch('{default}')")
 	exec(t, d.Operator(), "select ojs.reprioritize($1, 5), ojs.reprioritize($2, 0, 'acme'), ojs.reprioritize($1, 5)", first, lowered)
 	counts := func() []string {

@@ -28,7 +28,7 @@ func ruled(t *testing.T) *pgtest.DB {
 // handedOut is of whom a FETCH had jobs, and how many.
 func handedOut(t *testing.T, q querier, queues string, count int) string {
 	t.Helper()
-	// In one message: who has been in its transaction for 20 ms, while a slow machine planned its statement, goes beside decisions.
+	// In one message: a caller that has been in its transaction for 20 ms, on a slow machine, fetches without the lane.
 	return strings.Join(list[string](t, q, `
 		select tenant_id || ' ' || count(*) from ojs.fetch($1::text::text[], $2) group by tenant_id order by 1`,
 		pgx.QueryExecModeSimpleProtocol, queues, count), ", ")
@@ -49,7 +49,6 @@ func TestPauses(t *testing.T) {
 			t.Parallel()
 			d := ruled(t)
 			service := d.Service()
-			// What was decided ahead is taken back.
 			if got := handedOut(t, service, c.queues, 3); got != "a 1, b 1, c 1" {
 				t.Fatalf("before: %s", got)
 			}
@@ -96,8 +95,8 @@ func TestAPausedTenantComesBackWithoutCreditOrLoss(t *testing.T) {
 	}
 }
 
-// A slot that comes back is used by the next FETCH, whatever was decided ahead.
-func TestASlotThatComesBackGoesBeforeWhatIsDecidedAhead(t *testing.T) {
+// A slot that comes back is used by the next FETCH.
+func TestASlotThatComesBackIsUsedNext(t *testing.T) {
 	t.Parallel()
 	service := pgtest.New(t).Service()
 	exec(t, service, "select ojs.limit_concurrency(1, 'a')")
@@ -119,24 +118,7 @@ func TestASlotThatComesBackGoesBeforeWhatIsDecidedAhead(t *testing.T) {
 	}
 }
 
-// A job that was decided ahead and is cancelled keeps its slot from no other job of its tenant, which goes before others.
-func TestACancelledJobKeepsNoSlot(t *testing.T) {
-	t.Parallel()
-	d := pgtest.New(t)
-	service := d.Service()
-	exec(t, service, "select ojs.limit_concurrency(2, 'a')")
-	exec(t, service, "insert into ojs.jobs (tenant_id, type, queue, priority) select 'a', 'x', 'q', 5 from generate_series(1, 9)")
-	enqueueFor(t, service, "q", "b", 100)
-	if got := handedOut(t, service, "{q}", 1); got != "a 1" {
-		t.Fatalf("first: %s", got)
-	}
-	exec(t, service, "select ojs.cancel($1)", one[string](t, d.Pool, "select id::text from ojs.turn where tenant_id = 'a'"))
-	if got := handedOut(t, service, "{q}", 1); got != "a 1" {
-		t.Errorf("of 2 that may run, with 1 running: %s", got)
-	}
-}
-
-// A caller that gives up what it has taken of jobs decided ahead keeps no slot of their tenant's, in whatever queue.
+// A caller that gives up what it has taken keeps no slot of its tenant's, in whatever queue.
 func TestARollbackKeepsNoSlot(t *testing.T) {
 	t.Parallel()
 	service := pgtest.New(t).Service()
@@ -157,8 +139,8 @@ func TestARollbackKeepsNoSlot(t *testing.T) {
 	}
 }
 
-// A job that commits late goes before later ones of its tenant that were decided ahead, also where these leave the tenant no room.
-func TestALateJobGoesBeforeWhatIsDecidedAhead(t *testing.T) {
+// A job that commits late goes before later ones of its tenant, also where the tenant has a limit.
+func TestALateJobGoesBeforeLaterOnes(t *testing.T) {
 	t.Parallel()
 	for _, fair := range []bool{true, false} {
 		d := pgtest.New(t)
@@ -170,15 +152,12 @@ func TestALateJobGoesBeforeWhatIsDecidedAhead(t *testing.T) {
 		exec(t, late, "select ojs.enqueue('x', p_queue => 'q', p_tenant => 'a')")
 		enqueueFor(t, service, "q", "a", 10)
 		handedOut(t, service, "{q}", 1)
-		if got := one[string](t, d.Pool, "select string_agg(seq::text, ' ' order by n) from ojs.turn"); got != "3 4" {
-			t.Fatalf("decided ahead: jobs %s", got)
-		}
 		said := "select e.certainty || ' ' || e.dispatches_ahead from ojs.job j cross join lateral ojs.explain(j.id) e where j.seq = 3"
 		if got := one[string](t, service, said); got != "exact 0" {
 			t.Errorf("fair %t: said of the next job: %s", fair, got)
 		}
 		next := one[string](t, d.Pool, "select id::text from ojs.job where seq = 3")
-		if words, text := causes(t, service, next, nil); fmt.Sprint(words) != "[decided_ahead]" {
+		if words, text := causes(t, service, next, nil); fmt.Sprint(words) != "[next]" {
 			t.Errorf("fair %t: said to hold the next job back: %s", fair, text)
 		}
 		commit(t, late)
@@ -192,7 +171,7 @@ func TestALateJobGoesBeforeWhatIsDecidedAhead(t *testing.T) {
 }
 
 // Who waits in a thousand queues is served in the one that is asked for; who has no room in many holds up nobody who has.
-func TestManyParkedRows(t *testing.T) {
+func TestManyRowsAtTheirLimit(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	service := d.Service()
@@ -208,20 +187,14 @@ func TestManyParkedRows(t *testing.T) {
 	for n := 1; n < 500; n += 100 {
 		exec(t, service, "select from ojs.fetch(array(select 'q' || n from generate_series($1::int, $1 + 99) n), 1)", n)
 	}
-	if got := one[int](t, d.Pool, "select count(*) from ojs.tenant_fairness where parked"); got < 600 {
-		t.Fatalf("%d rows are parked", got)
+	if got := one[int](t, d.Pool, "select count(*) from ojs.tenant_fairness where at_limit"); got < 600 {
+		t.Fatalf("%d rows are at their limit", got)
 	}
 	enqueueFor(t, service, "other", "b", 1)
 	other := one[string](t, service, "select id::text from ojs.fetch('{other}', 1)")
 	exec(t, service, "select ojs.ack_many($1::uuid[])", []string{run, other})
 	if got := handedOut(t, service, "{q499}", 9); got != "a 1" {
 		t.Errorf("from one of many queues: %q", got)
-	}
-	for range 30 {
-		tick(t, service, 1000)
-	}
-	if got := one[string](t, d.Pool, "select freed::text from ojs.slot_mark"); got != "{}" {
-		t.Errorf("still to be looked at: %s", got)
 	}
 }
 
@@ -411,15 +384,14 @@ func TestNobodyIsForgottenBehindOthers(t *testing.T) {
 		t.Errorf("x gets %q", got)
 	}
 	ackActive(t, service)
-	expectNone(t, d.Pool, "tenants that have room and are in no line", `
-		select f.tenant_id from ojs.tenant_fairness f where f.parked and f.tenant_id <> all (
-			select unnest(freed) from ojs.slot_mark order by rev desc limit 1)
+	expectNone(t, d.Pool, "tenants that may be given jobs and are not in the ring", `
+		select f.tenant_id from ojs.tenant_fairness f where f.at_limit
 		and not exists (select from ojs.job j where j.tenant_id = f.tenant_id and j.state = 'active') and not exists (
-			select from ojs.slot_mark s cross join lateral ojs._ends(s.ended, null) e where e.tenant_id = f.tenant_id)`)
+			select from ojs._folded() o cross join lateral ojs._ends(o.snapshot, null) e where e.tenant_id = f.tenant_id)`)
 }
 
-// While somebody has hold of what was decided ahead for a tenant, others who ask for its jobs elsewhere are told that there are none.
-func TestAHeldTurnHasNobodyAskAgain(t *testing.T) {
+// While a transaction that got jobs of a limited tenant stays open, others who ask for its jobs elsewhere are told that there are none.
+func TestAHeldLimitHasNobodyAskAgain(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	service := d.Service()
@@ -453,26 +425,6 @@ func TestOneOfManyPriorities(t *testing.T) {
 			exec(t, service, "select ojs.cancel(id) from ojs.job where tenant_id = 'a' and priority = $1", skip)
 		}
 		ackActive(t, service)
-	}
-}
-
-// A poll for a tenant that cannot have jobs of its queue takes nothing back that was decided ahead for others.
-func TestIdlePollsLeaveAloneWhatIsDecidedAhead(t *testing.T) {
-	t.Parallel()
-	d := ruled(t)
-	service := d.Service()
-	exec(t, d.Pool, "delete from ojs.job where tenant_id <> 'a' and queue = 'r'")
-	exec(t, service, "select ojs.limit_concurrency(20, 'a')")
-	exec(t, service, "select ojs.pause('r', 'a')")
-	handedOut(t, service, "{r}", 1)
-	handedOut(t, service, "{q}", 1)
-	const ahead = "select count(*) from ojs.turn"
-	before := one[int](t, d.Pool, ahead)
-	for range 3 {
-		handedOut(t, service, "{r}", 1)
-	}
-	if after := one[int](t, d.Pool, ahead); before == 0 || after != before {
-		t.Errorf("of %d jobs decided ahead %d are left", before, after)
 	}
 }
 
@@ -548,48 +500,34 @@ func TestALimitCountsWhatRunsAlready(t *testing.T) {
 	}
 }
 
-// Jobs decided ahead in one queue count against their tenant's limit, and are taken back where another queue could use it.
-func TestWhatIsDecidedAheadBlocksNoOtherQueue(t *testing.T) {
-	t.Parallel()
-	d := ruled(t)
-	service := d.Service()
-	exec(t, service, "select ojs.limit_concurrency(4, 'a')")
-	handedOut(t, service, "{q}", 1)
-	if got := one[int](t, d.Pool, "select count(*) from ojs.turn where tenant_id = 'a'"); got < 3 {
-		t.Fatalf("%d jobs of a are decided ahead", got)
-	}
-	active := one[int](t, d.Pool, "select count(*) from ojs.job where tenant_id = 'a' and state = 'active'")
-	exec(t, d.Pool, "delete from ojs.job where tenant_id <> 'a' and queue = 'r'")
-	if got, want := handedOut(t, service, "{r}", 9), fmt.Sprintf("a %d", 4-active); got != want {
-		t.Errorf("from the other queue it gets %q, want %q", got, want)
-	}
-}
-
-// While somebody keeps decisions waiting, others get what nobody counts, and nothing else: what is taken beside decisions is known to none
-// of them.
-func TestWhoWaitsInVainGetsNothingThatIsCounted(t *testing.T) {
+// While a transaction keeps the lane, others fetch without it, and get all that the limits allow and no more.
+func TestLimitsHoldWithoutTheLane(t *testing.T) {
 	t.Parallel()
 	d := ruled(t)
 	service := d.Service()
 	exec(t, service, "select ojs.limit_concurrency(3, 'a')")
 	exec(t, service, "select ojs.limit_concurrency(2, 'b', 'q')")
 	exec(t, service, "select ojs.limit_concurrency(5, null, 'r')")
+	tick(t, service, 1000) // until the clock or a decision has counted for it, a new limit allows no jobs
 	enqueueFor(t, service, "other", "b", 1)
 	tx := begin(t, service)
 	if got := handedOut(t, tx, "{other}", 1); got != "b 1" {
 		t.Fatalf("the one who stays has %q", got)
 	}
-	for _, want := range []string{"c 10", ""} {
-		if got := handedOut(t, service, "{q,r}", 30); got != want {
-			t.Errorf("beside it %q, want %q", got, want)
+	for range 9 {
+		if handedOut(t, service, "{q,r}", 30) == "" {
+			break
 		}
 	}
-	rollback(t, tx)
-	if got := handedOut(t, service, "{q}", 30); got != "a 3, b 2" {
-		t.Errorf("afterwards from q: %q", got)
+	const run = `select count(*) filter (where tenant_id = 'a'), count(*) filter (where tenant_id = 'b' and queue = 'q'),
+		count(*) filter (where tenant_id = 'c' and queue = 'q'), count(*) filter (where queue = 'r') from ojs.job where state = 'active'`
+	if got := lines(t, service, run); got[0] != "3 2 10 0" {
+		t.Errorf("of a, b in q, c in q, and in r, of which only decisions hand out jobs, run %s", got)
 	}
-	if got := handedOut(t, service, "{r}", 30); got != "b 3, c 2" && got != "b 2, c 3" {
-		t.Errorf("afterwards from r: %q", got)
+	rollback(t, tx)
+	handedOut(t, service, "{q,r}", 30)
+	if got := lines(t, service, run); got[0] != "3 2 10 5" {
+		t.Errorf("afterwards %q", got)
 	}
 }
 
@@ -640,13 +578,13 @@ func TestWhoWaitsForRoomIsNotForgotten(t *testing.T) {
 	if got := handedOut(t, service, "{q,r}", 9); got != "" {
 		t.Errorf("beyond the limit %s", got)
 	}
-	exec(t, d.Pool, "update ojs.level set used_at = now() - interval '1 day'")
+	idleForLong(t, d)
 	tick(t, service, 1000)
 	exec(t, d.Pool, "select ojs.rebuild()")
 	if got := handedOut(t, service, "{q,r}", 9); got != "" {
 		t.Errorf("beyond the limit, after a rebuild: %s", got)
 	}
-	exec(t, d.Pool, "update ojs.level set used_at = now() - interval '1 day'")
+	idleForLong(t, d)
 	tick(t, service, 1000)
 	exec(t, service, "select ojs.ack($1)", first)
 	if got := handedOut(t, service, "{r}", 9); got != "a 1" {
@@ -654,11 +592,10 @@ func TestWhoWaitsForRoomIsNotForgotten(t *testing.T) {
 	}
 }
 
-// The ends of very many attempts in one transaction keep nobody waiting: the tick adds them up.
+// The ends of very many attempts in one transaction make room for the next FETCH.
 func TestManyEndsAtOnce(t *testing.T) {
 	t.Parallel()
-	e := newEar(t)
-	d, service := e.d, e.service
+	service := pgtest.New(t).Service()
 	exec(t, service, "select ojs.limit_concurrency(12000, 'a')")
 	enqueueFor(t, service, "q", "a", 12_010)
 	enqueueFor(t, service, "q", "b", 10)
@@ -669,17 +606,8 @@ func TestManyEndsAtOnce(t *testing.T) {
 	}
 	exec(t, service, "select count(ojs.cancel(id)) from ojs.job where state = 'active' and tenant_id = 'a'")
 	enqueueFor(t, service, "q", "b", 10)
-	if got := handedOut(t, service, "{q}", 30); got != "b 10" {
-		t.Errorf("before the tick: %s", got)
-	}
-	token := e.register(firstServer, "q")
-	if got := one[int](t, d.Pool, "select cardinality(aside) from ojs.slot_mark"); got != 1 {
-		t.Errorf("%d transactions are put aside", got)
-	}
-	tick(t, service, 1000)
-	e.expect("the tick has added them up", token)
-	if got := handedOut(t, service, "{q}", 30); got != "a 10" {
-		t.Errorf("after the tick: %s", got)
+	if got := handedOut(t, service, "{q}", 30); got != "a 10, b 10" {
+		t.Errorf("afterwards: %s", got)
 	}
 }
 
@@ -702,16 +630,29 @@ func TestANewLimitLosesNoEnds(t *testing.T) {
 	}
 }
 
-// A tenant's own login cannot be counted, and is told so.
-func TestALimitedTenantsLoginIsRefused(t *testing.T) {
+// A tenant's own login gets jobs up to the tenant's limit, and others when some have ended.
+func TestALimitedTenantsLogin(t *testing.T) {
 	t.Parallel()
 	d := ruled(t)
-	exec(t, d.Service(), "select ojs.pause('q', 'a')")
-	if got := handedOut(t, d.As("a"), "{q,r}", 2); got != "a 2" {
+	service, a := d.Service(), d.As("a")
+	exec(t, service, "select ojs.pause('q', 'a')")
+	if got := handedOut(t, a, "{q,r}", 2); got != "a 2" {
 		t.Errorf("beside a pause of another queue it gets %q", got)
 	}
-	exec(t, d.Service(), "select ojs.limit_concurrency(1, 'a', 'q')")
-	refused(t, d.As("a"), "OJ408", "select ojs.fetch('{r}', 1)")
+	exec(t, service, "select ojs.resume('q', 'a'), ojs.limit_concurrency(4, 'a'), ojs.limit_concurrency(1, 'a', 'q')")
+	tick(t, service, 1000) // until the clock or a decision has counted for it, a new limit allows no jobs
+	for _, c := range []struct{ queues, want string }{{"{q}", "a 1"}, {"{q}", ""}, {"{q,r}", "a 1"}, {"{r}", ""}} {
+		if got := handedOut(t, a, c.queues, 9); got != c.want {
+			t.Errorf("from %s it gets %q, want %q", c.queues, got, c.want)
+		}
+	}
+	if got := handedOut(t, service, "{q,r}", 9); strings.Contains(got, "a ") {
+		t.Errorf("beyond the limit: %s", got)
+	}
+	ackActive(t, service)
+	if got := handedOut(t, a, "{q,r}", 9); got != "a 4" {
+		t.Errorf("after the ends it gets %q", got)
+	}
 	if got := handedOut(t, d.As("b"), "{q,r}", 2); got != "b 2" {
 		t.Errorf("another gets %q", got)
 	}

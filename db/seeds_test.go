@@ -27,7 +27,7 @@ func dealt(t *testing.T, q querier, n int, what, fetch string) []string {
 	var all []string
 	for i := 0; len(all) < n; i++ {
 		size := min(answerSizes[i%len(answerSizes)], n-len(all))
-		// In one message: who has been in its transaction for 20 ms goes beside decisions.
+		// In one message: who has been in its transaction for 20 ms fetches without the lane.
 		got := list[string](t, q, "select "+what+" from "+fetch, pgx.QueryExecModeSimpleProtocol, size)
 		if len(got) != size {
 			t.Fatalf("a FETCH of %d jobs gets %d, after %d", size, len(got), len(all))

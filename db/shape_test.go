@@ -1,57 +1,48 @@
 package db_test
 
 import (
-	"fmt"
-	"io/fs"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
-	"unicode/utf8"
 
 	"github.com/ojs-pg/ojs-pg/db"
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// What a reader can hold: a file, a function, a line.
-const (
-	mostLines         = 300
-	mostFunctionLines = 60
-	mostColumns       = 140
-	mostHeaderLines   = 3
-)
+// header matches a comment and the function right below it.
+var header = regexp.MustCompile(`(?m)^--(?: [^+].*)?\ncreate (?:or replace )?function ojs\.(\w+)\(`)
 
-var functionStart = regexp.MustCompile(`^create (?:or replace )?function ojs\.(\w+)\(`)
-
-// Migrations are read more often than they are run.
-func TestMigrationsAreInShape(t *testing.T) {
+// Above a function that users call stands what it does, locks and writes, and below it its comment.
+func TestCallableFunctionsAreExplained(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
-	callable := list[string](t, d.Pool, `
+	explained := map[string]bool{}
+	for _, text := range codeFiles(t) {
+		for _, m := range header.FindAllStringSubmatch(text, -1) {
+			explained[m[1]] = strings.Contains(text, "comment on function ojs."+m[1]+"(")
+		}
+	}
+	for _, name := range list[string](t, d.Pool, `
 		select distinct p.proname::text from pg_catalog.pg_proc p, pg_catalog.aclexplode(p.proacl) a
 		where p.pronamespace = 'ojs'::pg_catalog.regnamespace and p.proname not like '\_%'
-		  and a.grantee::pg_catalog.regrole::text in ('ojs_service', 'ojs_operator', 'ojs_producer', 'ojs_worker', 'ojs_tenant')`)
-	for name, text := range migrations(t) {
-		if found := shapeOf(text, callable); len(found) > 0 {
-			t.Errorf("%s:\n  %s", name, strings.Join(found, "\n  "))
+		  and a.grantee::pg_catalog.regrole::text in ('ojs_service', 'ojs_operator', 'ojs_producer', 'ojs_worker', 'ojs_tenant')`) {
+		if !explained[name] {
+			t.Errorf("ojs.%s lacks a comment above it, or its `comment on` in the same file", name)
 		}
 	}
 }
 
-// migrations returns the text of each migration by the name of its file.
-func migrations(t testing.TB) map[string]string {
+// codeFiles returns the text of each file of code by its name.
+func codeFiles(t testing.TB) map[string]string {
 	t.Helper()
-	names, err := fs.Glob(db.Files(), "*.sql")
+	files, err := db.CodeFiles(db.Code())
 	if err != nil {
 		t.Fatal(err)
 	}
 	texts := map[string]string{}
-	for _, name := range names {
-		text, err := fs.ReadFile(db.Files(), name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		texts[name] = string(text)
+	for _, f := range files {
+		texts[f.Name] = f.Text
 	}
 	return texts
 }
@@ -84,57 +75,4 @@ func TestReadmeNamesWhatExists(t *testing.T) {
 			t.Errorf("README.md names %s, which does not exist", name)
 		}
 	}
-	for _, number := range regexp.MustCompile(`\b000\d\d\b`).FindAllString(text, -1) {
-		if found, err := fs.Glob(db.Files(), number+"_*.sql"); err != nil || len(found) != 1 {
-			t.Errorf("README.md names migration %s: there are %q", number, found)
-		}
-	}
-}
-
-// shapeOf says what is too long, and which of the callable functions have no header or no comment.
-func shapeOf(text string, callable []string) (found []string) {
-	say := func(format string, args ...any) { found = append(found, fmt.Sprintf(format, args...)) }
-	all := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
-	if len(all) > mostLines {
-		say("%d lines, more than %d", len(all), mostLines)
-	}
-	function, from := "", 0
-	for i, line := range all {
-		if n := utf8.RuneCountInString(line); n > mostColumns {
-			say("line %d has %d columns, more than %d", i+1, n, mostColumns)
-		}
-		if m := functionStart.FindStringSubmatch(line); m != nil {
-			function, from = m[1], i
-			if slices.Contains(callable, function) {
-				if header := headerLines(all[:i]); header < 1 || header > mostHeaderLines {
-					say("%s has a header of %d lines, want 1 to %d that say what it does, locks and writes",
-						function, header, mostHeaderLines)
-				}
-				if !strings.Contains(text, "comment on function ojs."+function+"(") {
-					say("%s has no comment in this file", function)
-				}
-			}
-		}
-		if function != "" && strings.HasSuffix(line, "$$;") {
-			if n := i - from + 1; n > mostFunctionLines {
-				say("%s has %d lines, more than %d", function, n, mostFunctionLines)
-			}
-			function = ""
-		}
-	}
-	return found
-}
-
-// headerLines counts the lines of the comment right above.
-func headerLines(above []string) (n int) {
-	for _, line := range slices.Backward(above) {
-		switch {
-		case strings.HasPrefix(line, "-- +goose"):
-		case strings.HasPrefix(line, "--"):
-			n++
-		default:
-			return n
-		}
-	}
-	return n
 }

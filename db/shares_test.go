@@ -26,7 +26,7 @@ func TestTenantsShareByTheQueue(t *testing.T) {
 	for _, queue := range []string{"q", "p"} {
 		for _, tenant := range []string{"x", "y"} {
 			enqueueFor(t, service, queue, tenant, 400)
-			exec(t, d.Pool, "select ojs._fold()") // one joins after the other, so that the order is the same each time
+			exec(t, d.Pool, "select ojs._fold_on()") // one joins after the other, so that the order is the same each time
 		}
 	}
 	const queue = "select ojs.configure_queue('q', jsonb_build_object('tenant_fairness', $1::jsonb))"
@@ -207,7 +207,7 @@ func TestQueuesKeepTheirWeights(t *testing.T) {
 		if name == "rebuilt" {
 			exec(t, operator, "select ojs.rebuild()")
 		} else {
-			exec(t, d.Pool, "select ojs._fold()")
+			exec(t, d.Pool, "select ojs._fold_on()")
 		}
 		if got := weights(); !slices.Equal(got, []string{"a 0.5", "b 7"}) {
 			t.Errorf("%s: %v", name, got)
@@ -216,7 +216,7 @@ func TestQueuesKeepTheirWeights(t *testing.T) {
 	}
 	exec(t, operator, "select ojs.delete_queue('q')")
 	enqueueFor(t, service, "q", "a", 1)
-	exec(t, d.Pool, "select ojs._fold()")
+	exec(t, d.Pool, "select ojs._fold_on()")
 	if got := weights(); !slices.Equal(got, []string{"a 1"}) {
 		t.Errorf("in a deleted queue: %v", got)
 	}
@@ -225,8 +225,8 @@ func TestQueuesKeepTheirWeights(t *testing.T) {
 	}
 }
 
-// Who takes jobs beside decisions goes by the queue's weights, too, before a decision has taken in whose jobs they are.
-func TestCallersBesideDecisionsKnowTheQueuesWeights(t *testing.T) {
+// A caller without the lane goes by the queue's weights, too, before a decision has taken in whose jobs they are.
+func TestCallersWithoutTheLaneKnowTheQueuesWeights(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	service := d.Service()
@@ -240,7 +240,7 @@ func TestCallersBesideDecisionsKnowTheQueuesWeights(t *testing.T) {
 	}
 	commit(t, tx)
 	if n := owed(t, d.Pool, "q"); n != 8 {
-		t.Errorf("%d jobs were taken beside decisions, want 8", n)
+		t.Errorf("%d jobs were handed out without the lane, want 8", n)
 	}
 }
 
@@ -348,7 +348,7 @@ func TestSharesOfManyTenantsChangeAtOnce(t *testing.T) {
 		leads := map[string]float64{}
 		for _, row := range lines(t, d.Pool, `
 			select f.tenant_id, f.priority, ((f.vtime - l.low) * f.weight)::float8
-			from ojs.tenant_fairness f join ojs.level l using (queue, priority) where f.ready`) {
+			from ojs.tenant_fairness f cross join lateral ojs._level(f.queue, f.priority) l where f.ready`) {
 			var tenant, priority string
 			var lead float64
 			if _, err := fmt.Sscan(row, &tenant, &priority, &lead); err != nil {
@@ -358,8 +358,6 @@ func TestSharesOfManyTenantsChangeAtOnce(t *testing.T) {
 		}
 		return leads
 	}
-	// What was decided ahead goes back first.
-	exec(t, d.Pool, "select ojs._stop_ahead()")
 	before := leads()
 	exec(t, operator, `select ojs.configure_queue('q', '{"tenant_fairness": {"weights": {"t1": 3}, "default_weight": 0.5}}')`)
 	after := leads()

@@ -420,8 +420,10 @@ func TestASecondRangeHidesNothing(t *testing.T) {
 		update ojs.job set state = 'available', lease = null
 		where seq in (select seq from ojs.job order by seq offset 900 limit 1) or seq = (select max(seq) from ojs.job)
 		returning seq`)
-	exec(t, d.Pool, "select ojs._refund('q', 0, 't', 1, 1, min(seq), min(seq) + 1000) from ojs.job")
-	exec(t, d.Pool, "select ojs._refund('q', 0, 't', 1, 1, max(seq), max(seq)) from ojs.job")
+	for _, ends := range []string{"min(seq), min(seq) + 1000", "max(seq), max(seq)"} {
+		exec(t, d.Pool, `insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, lo, hi)
+			select 't', 'q', 0, 'active', 'available', 1, `+ends+" from ojs.job")
+	}
 	got := list[int64](t, service, "select seq from ojs.fetch('{q}', 10)")
 	if len(got) != 2 || got[0] != min(seqs[0], seqs[1]) || got[1] != max(seqs[0], seqs[1]) {
 		t.Errorf("jobs %v came back, want %v", got, seqs)
@@ -438,7 +440,7 @@ func TestAJobInTwoPlacesIsChargedOnce(t *testing.T) {
 	exec(t, service, "select ojs.enqueue_bulk('x', array_fill('[]'::json, array[30]), 'work', p_tenant => 'beta')")
 	exec(t, service, "select ojs.enqueue_bulk('x', array_fill('[]'::json, array[1]), 'work', p_tenant => 'acme')")
 	exec(t, service, "select ojs.release(f.id, f.lease) from ojs.fetch('{work}', 20) f where f.tenant_id = 'beta'")
-	exec(t, d.Pool, `select ojs._look_back('work', 0, 'beta', array[min(seq), min(seq) + 3], array[max(seq), max(seq)])
+	exec(t, d.Pool, `select ojs._revisit('work', 0, 'beta', array[min(seq), min(seq) + 3], array[max(seq), max(seq)])
 		from (
 			select seq from ojs.job where tenant_id = 'beta' and attempt = 0
 			and seq < (select head from ojs.tenant_fairness where tenant_id = 'beta')

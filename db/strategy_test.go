@@ -104,7 +104,7 @@ func TestStrategiesBesideDecisions(t *testing.T) {
 	}
 	for strategy, want := range map[string]string{"": "4 4 4", "weighted": "6 4 2", "strict": "12 0 0"} {
 		tx := begin(t, service)
-		exec(t, tx, "select pg_sleep(0.03)") // who stays in its transaction goes beside decisions
+		exec(t, tx, "select pg_sleep(0.03)") // who stays in its transaction fetches without the lane
 		got := from(t, tx, "{a,b,c}", 12, strategy, `{"a": 3, "b": 2}`)
 		if counts := fmt.Sprint(strings.Count(got, "a"), strings.Count(got, "b"), strings.Count(got, "c")); counts != want {
 			t.Errorf("strategy %q: %s, want %s", strategy, counts, want)
@@ -293,7 +293,7 @@ func TestQueuesFollowTheFluidModel(t *testing.T) {
 			}
 		}
 		follow := func(count int) int {
-			// In one message: who has been in its transaction for 20 ms, while a slow machine planned its statement, goes beside decisions.
+			// In one message: a caller that has been in its transaction for 20 ms, on a slow machine, fetches without the lane.
 			got := list[string](t, service, `select queue
 				from ojs.fetch($1::text::text[], $2, p_strategy => 'weighted', p_weights => $3::jsonb)`,
 				pgx.QueryExecModeSimpleProtocol, "{"+strings.Join(queues, ",")+"}", count, "{"+strings.Join(weights, ",")+"}")

@@ -41,10 +41,10 @@ func TestEveryTableWithTenantDataHasRowSecurity(t *testing.T) {
 			where a.attrelid = c.oid and a.attname in ('tenant_id', 'tenant_ids', 'tenants', 'tenant') and not a.attisdropped)
 		order by 1`)
 	want := []string{
-		"backlog", "clock_mark", "cut", "duty", "fold open", "lane open", "neighbour_watch", "notice", "pace",
+		"clock_mark", "code open", "cut", "dispatch_state", "duty", "fold open", "lane open", "neighbour_watch", "notice", "pace",
 		"pool_tally", "problem open", "queue",
-		"rotation", "schema_hash open", "settings open", "sleeper", "slot_mark", "static_config", "stripe", "tally_mark", "tier",
-		"turn_mark", "upkeep_task", "waiter",
+		"rotation", "schema_hash open", "schema_release open", "settings open", "sleeper", "static_config", "tally_mark", "tier",
+		"upkeep_task", "waiter",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("tables without a tenant column are %q, want %q: look at row security and grants before adding one", got, want)
@@ -222,12 +222,12 @@ execute ojs._attempts(integer,jsonb)
 execute ojs._default_tenant()
 execute ojs._required_tenant(jsonb)
 execute ojs._defaulted(text,ojs._defaults)
-execute ojs._deficit(integer,numeric,numeric,numeric,numeric,numeric)
+execute ojs._deficit(numeric,numeric,numeric)
 execute ojs._first_state(boolean,timestamptz,timestamptz)
 execute ojs._raise(text,text,jsonb,text)
 execute ojs._oldest_aside()
 execute ojs._only_tenant()
-execute ojs._grown(ojs.quota,double precision,timestamptz,timestamptz)
+execute ojs._grown(ojs.allowance,integer,integer,double precision[],timestamptz,timestamptz)
 execute ojs._own_shard_groups(text)
 execute ojs._own_shards(text)
 execute ojs._own_tenant_groups(text)
@@ -396,8 +396,7 @@ func newNeighbours(t *testing.T) neighbours {
 		update ojs.lease
 		set tenants = array_fill('globex'::text, array[cardinality(tenants)]), queue = replace(queue, 'own', 'secret')`)
 	exec(t, n.Pool, "update ojs.timer set tenant_ids = array_fill('globex'::text, array[cardinality(tenant_ids)])")
-	exec(t, n.Pool, "update ojs.level set queue = replace(queue, 'own', 'secret')")
-	exec(t, n.Pool, "update ojs.backlog set queue = replace(queue, 'own', 'secret')")
+	exec(t, n.Pool, "update ojs.dispatch_state set queue = replace(queue, 'own', 'secret')")
 	exec(t, n.Pool, "alter table ojs.job enable trigger all")
 	for _, state := range states {
 		n.theirs[state] = one[string](t, n.Pool, "select id::text from ojs.job where state::text = $1", state)
@@ -620,8 +619,7 @@ func TestTenantsMayNot(t *testing.T) {
 		{denied, "select * from ojs.lane"},
 		{denied, "select * from ojs.rotation"},
 		{denied, "select * from ojs.tenant_fairness"},
-		{denied, "select * from ojs.level"},
-		{denied, "select * from ojs.backlog"},
+		{denied, "select * from ojs.dispatch_state"},
 		{denied, "select * from ojs.schema_hash"},
 		{denied, "copy ojs.job to stdout"},
 		{denied, "copy ojs.job_all to stdout"},
@@ -640,8 +638,7 @@ func TestTenantsMayNot(t *testing.T) {
 		{denied, "select from ojs.fold for update"},
 		// Functions of the service, of operators, of nobody.
 		{denied, "select from ojs.fetch_many('{shared}', '{1}', '{w}', '{0}')"},
-		{denied, "select from ojs.again"},
-		{denied, "select from ojs.turn"},
+		{denied, "select from ojs.revisit"},
 		{denied, "select ojs.tick()"},
 		{denied, "select from ojs.pause('shared')"},
 		{denied, "select from ojs.throttle('globex')"},
@@ -658,7 +655,7 @@ func TestTenantsMayNot(t *testing.T) {
 		{denied, "select ojs._job_for('" + foreign + "', null)"},
 		{denied, "select ojs._held_job('" + foreign + "', null, null, null, 'x')"},
 		{denied, "select ojs._session_tenant('globex')"},
-		{denied, "select ojs._fold()"},
+		{denied, "select ojs._fold_on()"},
 		{denied, "select ojs._roll_up()"},
 		{denied, "select ojs._promote('{globex}', array['" + n.theirs["scheduled"] + "'::uuid])"},
 		{denied, "select ojs._reap('{globex}', array['" + n.theirs["active"] + "'::uuid])"},
@@ -893,12 +890,15 @@ func TestCreateTenantRole(t *testing.T) {
 	}
 	// A role that is new is bounded; one that is there keeps its bounds, unless they are given.
 	const bounds = "select rolconnlimit, rolconfig from pg_catalog.pg_roles where rolname = $1"
-	if got := lines(t, d.Pool, bounds, role); got[0] != "20 [idle_in_transaction_session_timeout=5min]" {
+	if got := lines(t, d.Pool, bounds, role); got[0] != "20 [statement_timeout=30s idle_in_transaction_session_timeout=5min]" {
 		t.Errorf("the new role has the bounds %s", got[0])
+	}
+	if got := one[string](t, login(role), "show statement_timeout"); got != "30s" {
+		t.Errorf("statements of the new role are cancelled after %s", got)
 	}
 	exec(t, conn, "select ojs.create_tenant_role('acme', $1::text::name, p_connections => 3)", role)
 	exec(t, conn, "select ojs.create_tenant_role('acme', $1::text::name)", role)
-	if got := lines(t, d.Pool, bounds, role); got[0] != "3 [idle_in_transaction_session_timeout=5min]" {
+	if got := lines(t, d.Pool, bounds, role); got[0] != "3 [statement_timeout=30s idle_in_transaction_session_timeout=5min]" {
 		t.Errorf("with a limit of its own it has the bounds %s", got[0])
 	}
 	// A name that has to be quoted, and a second role of the same tenant.

@@ -123,7 +123,9 @@ func TestOnlyAConfigurationMakesATenantKnown(t *testing.T) {
 		} else {
 			refused(t, service, "OJ407", "select ojs.enqueue('a', p_tenant => 'acme')")
 		}
-		bare := one[bool](t, d.Pool, `select exists (select from ojs.tenant t where t.created_at is null and not t.limited)`)
+		bare := one[bool](t, d.Pool, `
+			select exists (select from ojs.tenant t where t.created_at is null
+				and not exists (select from ojs.rule r where r.tenant_id = t.tenant_id))`)
 		if got := one[bool](t, d.Pool, "select exists (select from ojs.tenant where created_at is not null)"); got != c.known || bare {
 			t.Errorf("after %s there is a configured tenant: %v, want %v; one without anything in it: %v", c.sql, got, c.known, bare)
 		}

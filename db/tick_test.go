@@ -25,6 +25,20 @@ func tick(t testing.TB, q querier, limit int) string {
 	return lines(t, q, "select promoted, reaped from ojs.tick($1)", limit)[0]
 }
 
+// allDue moves the time of all retries and scheduled jobs, and of jobs that were locked when they were to be handed out, to now,
+// and has the clock look at them.
+func allDue(t testing.TB, d *pgtest.DB) {
+	t.Helper()
+	exec(t, d.Pool, `with moved as (
+			update ojs.job set retry_at = least(retry_at, ojs.now()), scheduled_at = least(scheduled_at, ojs.now())
+			where state in ('retryable', 'scheduled')
+		), again as (
+			update ojs.timer set due_at = least(due_at, ojs.now()) where kind in ('due', 'revisit')
+		)
+		update ojs.clock_mark set due_at = '-infinity'`)
+	tick(t, d.Service(), 100_000)
+}
+
 func TestTickPromotesInOrder(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

@@ -66,8 +66,8 @@ func (a *attempts) fetch(q querier, count int) {
 	}
 }
 
-// beside takes so many jobs as who stays in its transaction: those decided ahead, else beside decisions.
-func (a *attempts) beside(count int) {
+// withoutLane takes so many jobs as a caller that stays in its transaction does: without the lane.
+func (a *attempts) withoutLane(count int) {
 	a.t.Helper()
 	tx := begin(a.t, a.service)
 	exec(a.t, tx, "select pg_sleep(0.03)")
@@ -134,10 +134,8 @@ func TestTenantsShareByTime(t *testing.T) {
 	exec(t, a.service, "select ojs.configure_tenant('mixed', p_weight => 2)")
 	for n := 0; n < 900; {
 		switch free := workers - len(a.running); {
-		case r.IntN(60) == 0:
-			exec(t, a.pool, "select ojs._revoke('q')")
 		case r.IntN(20) == 0 && free > 0:
-			a.beside(free)
+			a.withoutLane(free)
 		case free > 0:
 			a.fetch(a.service, 1+r.IntN(free))
 		default:
@@ -185,7 +183,6 @@ func TestTimeIsChargedAsItWas(t *testing.T) {
 	a := newAttempts(t, map[string]func() float64{"a": func() float64 { return math.Exp(12*r.Float64() - 3) }})
 	exec(t, a.service, "select ojs.configure_tenant('a', p_weight => 0.3)")
 	vtime := func() float64 {
-		exec(t, a.pool, "select ojs._revoke('q')")
 		exec(t, a.pool, "select ojs._fold_on()")
 		return one[float64](t, a.pool, "select vtime::float8 from ojs.tenant_fairness")
 	}
@@ -193,8 +190,7 @@ func TestTimeIsChargedAsItWas(t *testing.T) {
 	for how := range 6 {
 		for range 5 {
 			a.fetch(a.service, 1+r.IntN(6))
-			exec(t, a.pool, "select ojs._revoke('q')")
-			a.beside(3)
+			a.withoutLane(3)
 			for len(a.running) > r.IntN(12) {
 				a.end(how)
 			}
@@ -219,7 +215,6 @@ func TestWhatIsGivenBackIsNotCredit(t *testing.T) {
 		a.fetch(a.service, 1)
 		a.end(5)
 	}
-	exec(t, a.pool, "select ojs._revoke('q')")
 	a.fetch(a.service, 10)
 	a.enqueue("b", 2000)
 	a.length["b"] = func() float64 { return 60 }
@@ -277,7 +272,6 @@ func TestTheUnitChangesWhileJobsRun(t *testing.T) {
 	t.Parallel()
 	a := newAttempts(t, map[string]func() float64{"a": func() float64 { return 1000 }, "b": func() float64 { return 1000 }})
 	vtime := func() float64 {
-		exec(t, a.pool, "select ojs._revoke('q')")
 		exec(t, a.pool, "select ojs._fold_on()")
 		return one[float64](t, a.pool, "select max(vtime)::float8 from ojs.tenant_fairness")
 	}

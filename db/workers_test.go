@@ -82,22 +82,6 @@ func TestWorkersAreKnown(t *testing.T) {
 	}
 }
 
-// The polls of a worker that rests decide nothing ahead: it would be taken back again and again, and nobody asked for it.
-func TestARestingWorkerDecidesNothing(t *testing.T) {
-	t.Parallel()
-	d := pgtest.New(t)
-	service := d.Service()
-	exec(t, service, "insert into ojs.jobs (type) select 'a' from generate_series(1, 100)")
-	exec(t, service, "select from ojs.fetch_many('{default}', '{1}', '{v}', '{0}', p_ahead => false)")
-	exec(t, service, "select ojs.beat('w', p_state => 'quiet')")
-	if got := fetched(t, service, "w", 1); got != 0 {
-		t.Errorf("it gets %d jobs", got)
-	}
-	if got := one[int](t, d.Pool, "select count(*) from ojs.turn"); got != 0 {
-		t.Errorf("%d jobs are decided ahead", got)
-	}
-}
-
 // Who rests gets nothing, by whatever door; others of the same call get theirs.
 func TestDirectives(t *testing.T) {
 	t.Parallel()

@@ -12,6 +12,9 @@ select 'create role ojs_server login in role ojs_service'
 where not exists (select from pg_catalog.pg_roles where rolname = 'ojs_server') \gexec
 
 alter role ojs_server password :'password';
--- The server sets these for itself, except through PgBouncer.
+-- The server sets these for itself, except through PgBouncer. The first two prevail over what the
+-- database says.
+alter role ojs_server set default_transaction_isolation = 'read committed';
+alter role ojs_server set row_security = on;
 alter role ojs_server set search_path = '';
 alter role ojs_server set jit = off;

@@ -336,7 +336,11 @@ func (s *sample) journals() []blemish {
 			spoil: "insert into ojs.journal (tenant_id, queue, priority, to_state, jobs) values ('acme', 'work', 0, 'available', 1)",
 		},
 		{name: "a failure too many", spoil: "update ojs.tally set failed = failed + 1 where failed > 0", want: "disagree about failures"},
-		{name: "a member is forgotten", spoil: "update ojs.level set tenants = tenants + 1", want: "does not count its tenants"},
+		{
+			name: "a member is forgotten", want: "does not count its tenants",
+			spoil: `update ojs.dispatch_state set levels = array(
+				select row(l.priority, l.low, l.joined, l.ready + 1, l.at_limit, l.idle_at)::ojs.level from unnest(levels) l)`,
+		},
 		{name: "charged too much", spoil: "update ojs.tenant_fairness set charged = charged + 1", want: "was charged for another number"},
 		{name: "a slot is lost", spoil: "update ojs.usage set active = active + 1", want: "acme/ says 2, there are 1 active"},
 		{
@@ -348,7 +352,7 @@ func (s *sample) journals() []blemish {
 		{name: "a mark beyond", spoil: "update ojs.fold set snapshot = '900000000:900000000:'", want: "lies in the future"},
 		{
 			name: "a row in two versions", want: "is to be one is several",
-			spoil: "insert into ojs.level select queue, priority, rev + 1, low, tenants, joined, weight, moment, used_at from ojs.level",
+			spoil: "insert into ojs.dispatch_state select queue, rev + 1, unit, own_order, levels, idle_at from ojs.dispatch_state",
 		},
 	}
 }
@@ -425,12 +429,17 @@ func (s *sample) requests() []blemish {
 			of: course{fault: s.lost.fault, broke: time.Now()}, want: "got no answer",
 		},
 		{name: "a 503", ledger: s.add(busy), want: "was answered 503"},
+		{name: "a 503 that says why", ledger: s.add(with(busy, func(e *entry) { e.Text = `{"error":{"busy":true}}` }))},
 		{name: "a 503 when the network is away", ledger: s.add(busy), of: s.lost, want: "was answered 503"},
 		{
 			name: "a 503 when all is over", ledger: s.add(with(busy, func(e *entry) { e.Client = prober })), of: s.absent,
 			want: "was answered 503",
 		},
 		{name: "a 503 when the database is", ledger: s.add(busy), of: s.absent},
+		{
+			name:   "a producer in SQL is told to come again",
+			ledger: s.add(with(ended, func(e *entry) { e.Text = "Other transactions of tenant 'acme' are using what is left" })),
+		},
 		{name: "a session ends", ledger: s.add(ended), of: s.lost, want: "lost its session"},
 		{name: "a session ends when the database does", ledger: s.add(ended), of: s.absent},
 		{name: "a request hangs", ledger: s.add(with(no, func(e *entry) { e.What = hung })), of: s.lost, want: "waited in vain"},

@@ -599,7 +599,7 @@ func (c *client) shift(r *rand.Rand) {
 
 var (
 	errDied   = errors.New("died in the middle of it")
-	errBarred = errors.New("refused for a limit")
+	errBarred = errors.New("refused for its pool's concurrency")
 )
 
 // turn is one FETCH and what follows. It returns how many jobs there were.

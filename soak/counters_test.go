@@ -54,16 +54,12 @@ func (f *findings) crons(ctx context.Context, tx pgx.Tx, of course) error {
 // slots asks whether limits count what runs, when everything that ended has been taken in: nothing has leaked.
 func (f *findings) slots(ctx context.Context, tx pgx.Tx) error {
 	return f.none(ctx, tx, "a limit counts what does not run", `
-		select r.tenant_id || '/' || r.queue || ' says ' || coalesce(r.active::text, 'nothing') || ', there are ' || n.active || ' active, '
-			|| n.ahead || ' decided ahead'
-		from ojs.rule_stats r
-		cross join lateral (
-			select
-				(select count(*) from ojs.job j where j.state = 'active' and r.tenant_id in ('', j.tenant_id)
-					and r.queue in ('', j.queue)) as active,
-				(select count(*) from ojs.turn t where r.tenant_id in ('', t.tenant_id) and r.queue in ('', t.queue)) as ahead
-		) n
-		where r.max_concurrency is not null and r.active is distinct from n.active + n.ahead`)
+		select r.tenant_id || '/' || r.queue || ' says ' || coalesce(u.active::text, 'nothing') || ', there are ' || n.active || ' active'
+		from ojs.rule r
+		left join lateral ojs._usage(r.tenant_id, r.queue) u on u.limit_xid = r.limit_xid
+		cross join lateral (select count(*) as active from ojs.job j
+			where j.state = 'active' and r.tenant_id in ('', j.tenant_id) and r.queue in ('', j.queue)) n
+		where r.most is not null and u.active is distinct from n.active`)
 }
 
 // tokens asks whether limits on enqueueing count the jobs there are. Retries and the like may exceed them until the clock looks.
@@ -80,8 +76,10 @@ func (f *findings) tokens(ctx context.Context, tx pgx.Tx) error {
 			select coalesce(sum(ojs._counting(q.resource, c)), 0) as n from ojs._recent() c
 			where q.tenant_id in ('', c.tenant_id) and q.queue in ('', c.queue)
 		) r
-		cross join lateral (select coalesce(sum(s.tokens), 0) as n from ojs.stripe s where s.quota = q.id) s
-		where q.period is null and q.resource like 'max\_%' and q.stripes > 0 and (j.n <> q.used + r.n or s.n not between 0 and q.maximum)`)
+		cross join lateral (select coalesce(sum(s.tokens[q.nth]), 0) as n from ojs.stripe s
+			where s.tenant_id = q.tenant_id and s.queue = q.queue) s
+		where q.period is null and q.resource like 'max\_%' and q.nth is not null
+			and (j.n <> q.used + r.n or s.n not between 0 and q.maximum)`)
 }
 
 // none takes every row that a query finds for a violation.
@@ -170,19 +168,18 @@ func (f *findings) counters(ctx context.Context, tx pgx.Tx, since time.Time) err
 			) j full join (select * from ojs.dead_letter d where d.at >= $1) d on d.id = j.id and d.tenant_id = j.tenant_id
 			where j.id is null or d.id is null`, []any{since}},
 		{"a level does not count its tenants", `
-			select l.queue || '/' || l.priority || ' says ' || l.tenants || ' of weight ' || l.weight
-				|| ', there are ' || coalesce(f.n, 0) || ' of weight ' || coalesce(f.weight, 0)
-			from ojs.level l
-			left join (
-				select f.queue, f.priority, count(*) as n, sum(f.weight) as weight, sum(f.weight * f.vtime) as moment
-				from ojs.tenant_fairness f where f.ready group by f.queue, f.priority
+			select coalesce(l.queue, f.queue) || '/' || coalesce(l.priority, f.priority) || ' says ' || coalesce(l.ready, 0) || ' and '
+				|| coalesce(l.at_limit, 0) || ' at their limit, there are ' || coalesce(f.ready, 0) || ' and ' || coalesce(f.at_limit, 0)
+			from (select s.queue, l.* from ojs.dispatch_state s cross join lateral unnest(s.levels) l) l
+			full join (
+				select f.queue, f.priority, count(*) filter (where f.ready) as ready, count(*) filter (where f.at_limit) as at_limit
+				from ojs.tenant_fairness f group by f.queue, f.priority
 			) f on f.queue = l.queue and f.priority = l.priority
-			where l.tenants <> coalesce(f.n, 0) or l.weight <> coalesce(f.weight, 0) or l.moment <> coalesce(f.moment, 0)`, nil},
+			where coalesce(l.ready, 0) <> coalesce(f.ready, 0) or coalesce(l.at_limit, 0) <> coalesce(f.at_limit, 0)`, nil},
 		{"a row that is to be one is several", `
 			select x.what || ' ' || x.key from (
 				select 'tenant_fairness' as what, f.queue || '/' || f.priority || '/' || f.tenant_id as key from ojs.tenant_fairness f
-				union all select 'level', l.queue || '/' || l.priority from ojs.level l
-				union all select 'backlog', b.queue from ojs.backlog b
+				union all select 'dispatch_state', s.queue from ojs.dispatch_state s
 				union all select 'fold', '' from ojs.fold f
 				union all select 'tally', t.tenant_id || '/' || t.queue || '/' || t.priority from ojs.tally t
 				union all select 'tally_mark', '' from ojs.tally_mark
@@ -200,40 +197,34 @@ func (f *findings) counters(ctx context.Context, tx pgx.Tx, since time.Time) err
 			where pg_snapshot_xmax(c.seen) > pg_snapshot_xmax(pg_current_snapshot())`, nil},
 		{"what counts against a limit is not what runs", `
 			with ends as materialized (
-				-- Not taken in yet: the next decision will.
-				select e.* from ojs._slot_mark() m cross join lateral ojs._ends(m.ended, null) e
-				union all
-				select e.* from ojs._slot_mark() m cross join lateral unnest(m.aside) x cross join lateral ojs._ends_of(x) e
-			), owed as materialized (
-				-- Taken beside decisions.
-				select m.* from ojs._movement m where m.from_state = 'available' and m.to_state = 'active' and m.owed > 0
-					and not pg_visible_in_snapshot(m.xid, (select x.snapshot from ojs.fold x))
+				-- Not taken in yet: a later decision will.
+				select e.* from ojs._folded() f cross join lateral ojs._ends(f.snapshot, null) e
+			), fresh as materialized (
+				select u.* from ojs._unfolded() u where u.to_state = 'active'
 			)
-			select r.tenant_id || '/' || r.queue || ' says ' || coalesce(r.active::text, 'nothing') || ', there are '
-				|| n.active || ' active, ' || n.ahead || ' decided ahead, ' || n.ended || ' ended since, ' || n.owed || ' to be charged for'
-			from ojs.rule_stats r
-			left join lateral (select u.counted from ojs.usage u where u.tenant_id = r.tenant_id and u.queue = r.queue
-				order by u.rev desc limit 1) u on true
+			select r.tenant_id || '/' || r.queue || ' says ' || coalesce(u.active::text, 'nothing') || ', there are '
+				|| n.active || ' active, ' || n.ended || ' ended since, ' || n.owed || ' to be charged for'
+			from ojs.rule r
+			left join lateral ojs._usage(r.tenant_id, r.queue) u on u.limit_xid = r.limit_xid
 			cross join lateral (
 				select
 					(select count(*) from ojs.job j where j.state = 'active' and r.tenant_id in ('', j.tenant_id)
 						and r.queue in ('', j.queue)) as active,
-					(select count(*) from ojs.turn t where r.tenant_id in ('', t.tenant_id) and r.queue in ('', t.queue)) as ahead,
 					(select coalesce(sum(e.jobs), 0) from ends e
 						where r.tenant_id in ('', e.tenant_id) and r.queue in ('', e.queue)) as ended,
-					(select coalesce(sum(o.owed), 0) from owed o where r.tenant_id in ('', o.tenant_id) and r.queue in ('', o.queue)
-						and not pg_visible_in_snapshot(o.xid, u.counted)) as owed
+					-- Handed out without the lane.
+					(select coalesce(sum(f.owed), 0) from fresh f where f.from_state = 'available'
+						and r.tenant_id in ('', f.tenant_id) and r.queue in ('', f.queue)) as owed
 			) n
-			where r.max_concurrency is not null and r.active is distinct from n.active + n.ahead + n.ended - n.owed`, nil},
+			where r.most is not null and u.active is distinct from n.active + n.ended - n.owed
+				-- The next decision counts for a rule that has changed.
+				and not exists (select from fresh f where f.from_state = 'active' and f.price is null
+					and f.tenant_id = r.tenant_id and f.queue = r.queue)`, nil},
 		{"a tenant was charged for another number of jobs than it was given", `
 			select coalesce(f.tenant_id, l.tenant_id) || '/' || coalesce(f.queue, l.queue) || ': charged ' || coalesce(f.n, 0)
 				|| ', given ' || coalesce(l.n, 0)
 			from (
-				select u.tenant_id, u.queue, sum(u.jobs) as n from (
-					select f.tenant_id, f.queue, f.charged as jobs from ojs.tenant_fairness f
-					-- Decided ahead and not handed out yet.
-					union all select t.tenant_id, t.queue, -1 from ojs.turn t
-				) u group by u.tenant_id, u.queue
+				select f.tenant_id, f.queue, sum(f.charged) as n from ojs.tenant_fairness f group by f.tenant_id, f.queue
 			) f
 			full join (
 				select m.tenant_id, m.queue, sum(m.jobs) - coalesce(sum(m.owed) filter (

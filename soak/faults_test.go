@@ -756,7 +756,8 @@ func (c *campaign) end() {
 	if found.jobs < 20*rounds || found.states["completed"] == 0 {
 		t.Errorf("the campaign did not happen: %d jobs", found.jobs)
 	}
-	if found.full == 0 || found.fullPools == 0 || found.pauses == 0 {
+	// In a few rounds in which little runs, none may be met.
+	if rounds >= 10 && (found.full == 0 || found.fullPools == 0 || found.pauses == 0) {
 		t.Errorf("in %d rounds limits were met %d times, by pools %d times, and there were %d pauses", rounds, found.full,
 			found.fullPools, found.pauses)
 	}

@@ -52,7 +52,7 @@ const (
 	replays   what = "replays"   // is about to have dead letters retried
 	rules     what = "rules"     // is about to change a limit or a pause
 	ruled     what = "ruled"     // that is confirmed
-	barred    what = "barred"    // a FETCH of a tenant's own login was refused, because a limit is about the tenant or the pool
+	barred    what = "barred"    // a FETCH of a tenant's own login was refused, because its pool has a concurrency
 	failed    what = "failed"    // a request was answered 503, or not at all
 	broke     what = "broke"     // a session of SQL ended by an error
 	hung      what = "hung"      // nothing was heard for as long as no fault lasts

@@ -231,8 +231,8 @@ func (u *turn) setRules(changes ...change) {
 	}
 }
 
-// firstRules are the limits with which a round begins: in a third of the rounds none, so that a worker who stays in its transaction
-// is served beside decisions, and then meets the first rule. It returns for how long the operator is to leave it at that.
+// firstRules are the limits with which a round begins: in a third of the rounds none, so that a worker that stays in its
+// transaction is served without the lane, and then meets the first rule. It returns for how long the operator is to leave it at that.
 func (u *turn) firstRules() (idle time.Duration) {
 	some := u.r.IntN(3) > 0
 	if !some {

@@ -57,16 +57,9 @@ func (l tale) says(w what, id string, when, lease int) tale {
 	return append(l, entry{What: w, IDs: []string{id}, Lease: id, At: at(when), Until: at(lease)})
 }
 
-// refused: a login of the tenant was told of a limit.
-func (l tale) refused(sent, read int) tale {
-	return append(l, entry{What: barred, Tenant: "t", Sent: at(sent), At: at(read)})
-}
-
-// refusedIn: so was one in a pool.
+// refusedIn: a login of the tenant was told of the concurrency of a pool.
 func (l tale) refusedIn(pool string, sent, read int) tale {
-	l = l.refused(sent, read)
-	l[len(l)-1].Pool = pool
-	return l
+	return append(l, entry{What: barred, Tenant: "t", Pool: pool, Sent: at(sent), At: at(read)})
 }
 
 // What of rules the checker sees, and what it must not see because nobody can be certain.
@@ -206,11 +199,14 @@ func pauseTales() []ruleTale {
 }
 
 func refusalTales() []ruleTale {
+	wide := scope{Pool: "wide"}
 	return []ruleTale{
-		{"refused for a limit", tale{}.limit(1, 1, 2).refused(10, 20), ""},
-		{"refused for a limit in another queue", tale{}.set(limit, scope{Tenant: "t", Queue: "r"}, 1, 1, 2).refused(10, 20), ""},
-		{"refused for a limit that is about to be", tale{}.limit(1, 15, 25).refused(10, 20), ""},
-		{"refused for no limit", tale{}.limit(1, 1, 2).limit(unlimited, 3, 4).refused(10, 20), "there was none"},
-		{"refused for somebody else's limit", tale{}.set(limit, scope{Tenant: "u"}, 1, 1, 2).refused(10, 20), "there was none"},
+		{"refused for a concurrency that is about to be", tale{}.set(limit, wide, 1, 15, 25).refusedIn("wide", 10, 20), ""},
+		{
+			"refused for a concurrency that is gone", tale{}.set(limit, wide, 1, 1, 2).set(limit, wide, unlimited, 3, 4).
+				refusedIn("wide", 10, 20),
+			"there was none",
+		},
+		{"refused for a limit of the tenant", tale{}.limit(1, 1, 2).refusedIn("wide", 10, 20), "there was none"},
 	}
 }

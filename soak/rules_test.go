@@ -198,7 +198,7 @@ func (f *findings) obeyed(ledger []entry, told *account) {
 		case e.What == ruled && e.Change.Kind == limit:
 			f.limits++
 		case e.What == barred && !mayBeLimited(all[limit], e):
-			f.violation("a FETCH of %s at %v was refused for a limit, and there was none", e.Tenant, e.Sent)
+			f.violation("a FETCH of %s at %v was refused for its pool's concurrency, and there was none", e.Tenant, e.Sent)
 		}
 	}
 }
@@ -217,14 +217,10 @@ func (f *findings) inPool(a attempt) {
 	}
 }
 
-// mayBeLimited is whether there may have been a limit about the tenant, or about its worker's pool, while its login asked.
+// mayBeLimited is whether there may have been a concurrency of the worker's pool while a tenant's login asked.
 func mayBeLimited(limits map[scope][]setting, e entry) bool {
 	for of, values := range limits {
-		about := of.Tenant == e.Tenant
-		if of.Pool != "" {
-			about = of.Pool == e.Pool
-		}
-		if about && slices.ContainsFunc(values, func(s setting) bool {
+		if of.Pool != "" && of.Pool == e.Pool && slices.ContainsFunc(values, func(s setting) bool {
 			return s.most < unlimited && !s.from.After(e.At) && !s.until.Before(e.Sent)
 		}) {
 			return true

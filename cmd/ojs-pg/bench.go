@@ -32,7 +32,8 @@ the median with at least 95 %. Nothing else should run on the machine. docs/benc
     ojs-pg bench dispatch --workers 16 --batch 10
     ojs-pg bench dispatch --json > dispatch.json`,
 		Commands: []*cli.Command{
-			b.dispatch(), b.enqueue(), b.scale(), b.pinned(), b.neighbour(), b.wakeup(), b.promote(), b.reap(), b.mixed(), b.child(),
+			b.dispatch(), b.enqueue(), b.scale(), b.pinned(), b.neighbour(), b.wakeup(), b.light(), b.promote(), b.reap(), b.mixed(),
+			b.child(),
 		},
 		Action: func(_ context.Context, c *cli.Command) error {
 			if c.Args().Present() {
@@ -99,6 +100,13 @@ func sliceFlags(slices int, seconds float64) []cli.Flag {
 	}
 }
 
+func baselineFlag() cli.Flag {
+	return &cli.StringFlag{
+		Name: "baseline", Value: bench.Unfair, Validator: oneOf(bench.Unfair, bench.Fair),
+		Usage: "`QUEUE` that ours is compared with: unfair, or fair by one statement",
+	}
+}
+
 func argsFlag() cli.Flag {
 	return &cli.IntFlag{Name: "args-bytes", Value: 100, Usage: "`BYTES` of args of each job", Validator: atLeast(5)}
 }
@@ -160,10 +168,15 @@ const dispatchHelp = `WORKERS workers each ask for BATCH jobs, acknowledge them,
   --path sql       each worker on a connection of its own: select * from ojs.fetch(...), then ojs.ack or ojs.ack_many
   --path http      each worker by HTTP to a server in a process of its own, on the loopback interface, connections kept alive
 
-Ours runs with everything on: as a role under row security, with leases and attempts, and with the clock. The baseline is an unfair
-queue on the same server: one table with the same columns and an index on what waits; its workers take the oldest jobs by 'update ...
-where id in (select ... for update skip locked limit n) returning' all columns, and acknowledge the n jobs by one update; prepared
-statements, a connection each.
+Ours runs with everything on: as a role under row security, with leases and attempts, and with the clock. The baseline is a queue on the
+same server: one table with the same columns and an index on what waits; its workers take jobs by 'update ... returning' all columns,
+and acknowledge them by one update; prepared statements, a connection each.
+
+  --baseline unfair  the oldest jobs: 'where id in (select ... order by priority desc, seq limit n for update skip locked)'
+  --baseline fair    what others ship as fair, in one statement: the tenants with work by a loose index scan (recursive), of each its
+                     oldest jobs (lateral), and of all these, in the order of row_number() by tenant / weight, the first n that can be
+                     locked (skip locked). Its lag and its share errors are reported, too (baseline_max_lag_quanta and so on): so the
+                     price of an exact order is seen
 
   ratio                 jobs per second, ours to the baseline's: the median of the slices
   cpu_us_per_job        microseconds of a processor per job: {postgresql, server, client}, the median of the slices. postgresql: all
@@ -206,6 +219,7 @@ func dispatchFlags() []cli.Flag {
 		&cli.BoolFlag{
 			Name: "limits", Usage: "a limit for every tenant, and half as many tenants beside them who have work and are at theirs",
 		},
+		baselineFlag(),
 		&cli.BoolFlag{Name: "zipf", Usage: "backlogs by Zipf's law and equal weights, so that small tenants come and go"},
 		&cli.IntFlag{Name: "producers", Usage: "`NUMBER` of connections of each side that enqueue meanwhile", Validator: atLeast(0)},
 		&cli.IntFlag{
@@ -225,6 +239,7 @@ func dispatchOptions(c *cli.Command) bench.DispatchOptions {
 	return bench.DispatchOptions{
 		Load: loadOf(c), Path: c.String("path"), Tenants: c.Int("tenants"), Zipf: c.Bool("zipf"),
 		Partitions: c.Int("partitions"), Producers: c.Int("producers"), Hogs: c.Int("hogs"), Limits: c.Bool("limits"),
+		Baseline: c.String("baseline"),
 	}
 }
 
@@ -349,12 +364,12 @@ func (b benchmarks) pinned() *cli.Command {
 		Description: `WORKERS workers take and acknowledge BATCH jobs at a time, in the server's process, while PRODUCERS producers
 enqueue, a hundred jobs to a transaction, and rest while BACKLOG jobs wait. Meanwhile another session holds a repeatable-read
 transaction that began before, so that no dead row version can be removed. Three runs of SECONDS each, from an empty database: ours,
-ours without that transaction, and the unfair queue that 'bench dispatch --help' describes, with that transaction.
+ours without that transaction, and a baseline that 'bench dispatch --help' describes, with that transaction.
 
   last_over_first           jobs per second in the last minute to those in the second minute; in runs of less than five minutes,
                             fifths for minutes
   control                   the same without the transaction
-  baseline_last_over_first  the same of the unfair queue`,
+  baseline_last_over_first  the same of the baseline`,
 		Flags: b.flags(
 			&cli.FloatFlag{Name: "seconds", Value: 300, Usage: "`SECONDS` of each of the three runs", Validator: atLeast(0.001)},
 			&cli.IntFlag{Name: "workers", Value: 16, Usage: "`NUMBER` of workers at once", Validator: atLeast(1)},
@@ -365,11 +380,13 @@ ours without that transaction, and the unfair queue that 'bench dispatch --help'
 				Usage: "`NUMBER` of tenants; 3 have weights 10:5:1, others equal ones", Validator: atLeast(1),
 			},
 			&cli.IntFlag{Name: "backlog", Value: 20_000, Usage: "`NUMBER` of jobs that wait at any time", Validator: atLeast(100)},
+			baselineFlag(),
 			argsFlag(),
 		),
 		Action: b.run(func(ctx context.Context, env *bench.Env, c *cli.Command) (any, error) {
 			return bench.Pinned(ctx, env, bench.PinnedOptions{
 				Load: loadOf(c), Producers: c.Int("producers"), Tenants: c.Int("tenants"), Backlog: c.Int("backlog"),
+				Baseline: c.String("baseline"),
 			})
 		}),
 	}
@@ -436,6 +453,32 @@ one follows. There is no baseline.
 			return bench.Wakeup(ctx, env, bench.WakeupOptions{
 				Samples: c.Int("samples"), Workers: c.Int("workers"),
 				IdleSeconds: min(40, c.Float("idle-seconds")), ArgsBytes: c.Int("args-bytes"),
+			})
+		}),
+	}
+}
+
+func (b benchmarks) light() *cli.Command {
+	return &cli.Command{
+		Name:  "light",
+		Usage: "what a job costs, and how long it is on its way, where workers wait most of the time",
+		Description: `A server in a process of its own, on the loopback interface, with its clock. RATE jobs per second are enqueued
+one by one, by one producer over HTTP and at random times; WORKERS workers wait for them, ask for one job, acknowledge it, and ask
+again. Nothing is shared between jobs: each pays for its own statements and commits, and for what the clock does meanwhile. There is
+no baseline.
+
+  cpu_us_per_job  microseconds of a processor per job: {postgresql, server, client}, as in 'bench dispatch'; null but on Linux with a
+                  PostgreSQL of its own
+  p50_ms, p99_ms  from before the request that enqueues is sent to when a worker has read the answer that holds the job`,
+		Flags: b.flags(
+			&cli.FloatFlag{Name: "rate", Value: 50, Usage: "`JOBS` per second", Validator: atLeast(0.001)},
+			&cli.IntFlag{Name: "workers", Value: 16, Usage: "`NUMBER` of workers that wait", Validator: atLeast(1)},
+			&cli.FloatFlag{Name: "seconds", Value: 60, Usage: "`SECONDS` of the whole", Validator: atLeast(0.001)},
+			argsFlag(),
+		),
+		Action: b.run(func(ctx context.Context, env *bench.Env, c *cli.Command) (any, error) {
+			return bench.Light(ctx, env, bench.LightOptions{
+				Rate: c.Float("rate"), Workers: c.Int("workers"), Seconds: c.Float("seconds"), ArgsBytes: c.Int("args-bytes"),
 			})
 		}),
 	}

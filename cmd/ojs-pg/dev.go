@@ -133,7 +133,7 @@ func serveDev(ctx context.Context, c *cli.Command, own *embedpg.Server, socket n
 			return err
 		}
 	}
-	db, err := openDatabase(ctx, config)
+	db, err := openDatabase(ctx, config, newLogger(c))
 	if err != nil {
 		return err
 	}

@@ -89,7 +89,7 @@ func TestDoctorNamesRunbooksThatExist(t *testing.T) {
 	t.Parallel()
 	found := 0
 	for _, file := range []string{
-		"doctor.go", "../../db/migrations/00153_doctor.sql", "../../db/migrations/00154_doctor_work.sql",
+		"doctor.go", "../../db/code/operators/doctor.sql", "../../db/code/operators/doctor_work.sql",
 	} {
 		text, err := os.ReadFile(file)
 		if err != nil {

@@ -79,7 +79,8 @@ func TestLimitsAreExactAcrossServers(t *testing.T) {
 	for _, wrong := range pgtest.List[string](t, c.d.Pool, `
 		select format('%s: %s jobs, %s tokens', q.tenant_id, j.n, s.n) from ojs.quota q
 		cross join lateral (select count(*) as n from ojs.job j where j.tenant_id = q.tenant_id and j.state in ('scheduled', 'available')) j
-		cross join lateral (select sum(s.tokens) as n from ojs.stripe s where s.quota = q.id) s
+		cross join lateral (select sum(s.tokens[q.nth]) as n from ojs.stripe s
+			where s.tenant_id = q.tenant_id and s.queue = q.queue) s
 		where q.period is null and j.n + s.n <> q.maximum`) {
 		t.Error(wrong)
 	}

@@ -34,20 +34,16 @@ turns. Besides the schema ojs there are six group roles, which 'down' leaves: th
 			},
 			{
 				Name:  "down",
-				Usage: "take the schema back, with ALL JOBS in it",
+				Usage: "remove the schema, with ALL JOBS in it",
 				Flags: []cli.Flag{
 					databaseFlag(true),
-					&cli.Int64Flag{
-						Name: "to", Sources: cli.EnvVars("OJS_MIGRATE_TO"),
-						Usage: "keep migrations up to this `VERSION`; 0 removes the schema",
-					},
 					&cli.BoolFlag{Name: "yes", Sources: cli.EnvVars("OJS_MIGRATE_YES"), Usage: "do it without asking"},
 				},
 				Action: migrateDown,
 			},
 			{
 				Name:   "status",
-				Usage:  "list the migrations; changes nothing",
+				Usage:  "list the migrations, and the code that up would apply; changes nothing",
 				Flags:  []cli.Flag{databaseFlag(true)},
 				Action: migrateStatus,
 			},
@@ -81,7 +77,7 @@ func migrateDown(ctx context.Context, c *cli.Command) error {
 			}
 		}
 	}
-	return migrate(ctx, c, pg.DownTo(c.Int64("to")), "migrating down")
+	return migrate(ctx, c, pg.Down, "migrating down")
 }
 
 // consent is given by typing the name of the database: a habit types y.
@@ -135,7 +131,7 @@ func migrate(ctx context.Context, c *cli.Command, direction pg.Direction, what s
 	if direction == pg.Up && before.Unfit != "" {
 		fmt.Fprintf(c.Root().Writer, "made again what a restore had left out: %s\n", before.Unfit)
 	}
-	if first == last {
+	if first == last && (direction == pg.Down || len(before.Code) == 0) {
 		what = "nothing to do"
 	} else {
 		what += " is done"
@@ -163,6 +159,13 @@ func migrateStatus(ctx context.Context, c *cli.Command) error {
 			when = "applied " + m.AppliedAt.UTC().Format("2006-01-02 15:04:05 UTC")
 		}
 		fmt.Fprintf(out, "%s\t%s\n", m.Name, when)
+	}
+	for _, name := range status.Code {
+		fmt.Fprintf(out, "%s\tto be applied\n", name)
+	}
+	if status.Release != "" {
+		fmt.Fprintf(out, "the functions are of release %s; servers of release %s and later may run with them\n", status.Release,
+			status.NeedsServer)
 	}
 	switch {
 	case status.Unfit != "":

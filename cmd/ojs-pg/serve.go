@@ -58,7 +58,7 @@ func serve(ctx context.Context, c *cli.Command, url string) error {
 	db, err := openDatabase(ctx, pg.Config{
 		URL: url, ListenURL: cmp.Or(c.String("direct-url"), c.String("listen-url")),
 		MaxConns: c.Int32("max-conns"), AppName: "ojs-pg serve",
-	})
+	}, log)
 	if err != nil {
 		return err
 	}

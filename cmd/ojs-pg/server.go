@@ -50,8 +50,12 @@ const (
 // minConns are one connection for the upkeep, which may keep it for hours, and one for everything else.
 const minConns = 2
 
-// openDatabase opens one on which a server can work.
-func openDatabase(ctx context.Context, config pg.Config) (*pg.DB, error) {
+// While the schema is of a release that this program may not run with, it is looked at again after so long.
+const releasePause = 2 * time.Second
+
+// openDatabase opens one on which a server can work. If the schema is of another release, as in the middle of an upgrade, it says so and
+// waits.
+func openDatabase(ctx context.Context, config pg.Config, log *slog.Logger) (*pg.DB, error) {
 	db, err := pg.Open(ctx, config)
 	if err != nil {
 		return nil, err
@@ -59,8 +63,16 @@ func openDatabase(ctx context.Context, config pg.Config) (*pg.DB, error) {
 	// pool_max_conns of the URL wins over max-conns.
 	if n := db.Pool().Config().MaxConns; n < minConns {
 		err = usageError{fmt.Errorf("pool_max_conns in the URL of the database: %d is less than %d", n, minConns)}
-	} else {
+	} else if err = db.CheckSettings(ctx); err == nil {
 		err = db.CheckSchema(ctx)
+		for errors.Is(err, pg.ErrRelease) && ctx.Err() == nil {
+			log.Warn("waiting for an upgrade", "reason", err)
+			select {
+			case <-time.After(releasePause):
+				err = db.CheckSchema(ctx)
+			case <-ctx.Done():
+			}
+		}
 	}
 	if err != nil {
 		db.Close()

@@ -121,6 +121,16 @@ func TestServeThroughPgBouncer(t *testing.T) {
 	}
 }
 
+// Without PostgreSQL's own address notifications and prepared statements would be lost.
+func TestServeNeedsADirectURLBehindPgBouncer(t *testing.T) {
+	t.Parallel()
+	p := launch(t, []string{"DATABASE_URL=" + pgtest.Bouncer(t, pgtest.New(t).ServiceURL)}, "serve", "--listen", "127.0.0.1:0")
+	if status := p.wait(); status != 1 || !strings.Contains(p.output(), "PgBouncer in transaction mode") ||
+		!strings.Contains(p.output(), "--direct-url, or OJS_DIRECT_URL") {
+		t.Errorf("it ended with %d", status)
+	}
+}
+
 // The address for notifications had another name before.
 func TestDirectURLByEitherName(t *testing.T) {
 	t.Parallel()

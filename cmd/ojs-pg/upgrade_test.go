@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -23,53 +25,31 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sched"
 )
 
-// migrationsToCome: the first changes what everybody uses, as a release would: the table of jobs, and the functions that return its rows
-// column by column or do most of the work. The second cannot be taken back, and says so.
-var migrationsToCome = map[string]string{
-	"90001_note.sql": `-- +goose Up
+// toCome is a release that changes what everybody uses: the table of jobs, and the functions that return its rows column by column.
+func toCome(t *testing.T, d *pgtest.DB) pg.Source {
+	columns := pgtest.One[string](t, d.Pool, `
+		select string_agg('(null::ojs.job).' || quote_ident(a.attname), ', ' order by a.attnum) from pg_attribute a
+		where a.attrelid = 'ojs.job'::regclass and a.attnum > 0 and not a.attisdropped`)
+	files := map[string]string{"migrations/90001_note.sql": `-- +goose Up
 set local role ojs_owner;
 alter table ojs.job add column note text default 'as before';
-comment on column ojs.job.note is 'Of a later release.';
--- +goose StatementBegin
-do $$
-declare
-    v_before text := (select string_agg('(null::ojs.job).' || quote_ident(a.attname), ', ' order by a.attnum) from pg_catalog.pg_attribute a
-        where a.attrelid = 'ojs.job'::regclass and a.attnum > 0 and not a.attisdropped and a.attname <> 'note');
-begin
-    execute replace(pg_get_functiondef('ojs.fetch'::regproc), 'f.options, f.extra', 'f.options, f.extra, null::text');
-    execute pg_get_functiondef('ojs.fetch_many'::regproc);
-    execute replace(pg_get_functiondef('ojs.enqueue_many'::regproc), 'o.options, o.extra', 'o.options, o.extra, null::text');
-    execute replace(pg_get_functiondef('ojs.settle'::regproc), '(null::ojs.job).*', v_before);
-    execute pg_get_functiondef('ojs.ack_many'::regproc);
-    execute pg_get_functiondef('ojs._woken'::regproc);
-end;
-$$;
--- +goose StatementEnd
 create index note_idx on ojs.journal (at);
 reset role;
-
--- +goose Down
-set local role ojs_owner;
-drop index ojs.note_idx;
-alter table ojs.job drop column note;
--- +goose StatementBegin
-do $$
-begin
-    execute replace(pg_get_functiondef('ojs.fetch'::regproc), 'f.options, f.extra, null::text', 'f.options, f.extra');
-    execute replace(pg_get_functiondef('ojs.enqueue_many'::regproc), 'o.options, o.extra, null::text', 'o.options, o.extra');
-end;
-$$;
--- +goose StatementEnd
-reset role;
-`,
-	"90002_final.sql": `-- +goose Up
-comment on column ojs.job.note is 'Still there.';
-
--- +goose Down
--- +goose StatementBegin
-do $$ begin raise exception 'migration 90002 cannot be taken back: it has thrown away what was there before'; end $$;
--- +goose StatementEnd
-`,
+`}
+	for name, change := range map[string][2]string{
+		"dispatch/fetch.sql":       {"f.options, f.extra", "f.options, f.extra, null::text"},
+		"enqueue/enqueue_many.sql": {"o.options, o.extra", "o.options, o.extra, null::text"},
+		"settle/settle.sql":        {"(null::ojs.job).*", columns},
+		"jobs/job.sql":             {"", "comment on column ojs.job.note is 'Of a later release.';\n"},
+	} {
+		text := pgtest.CodeFile(t, name)
+		later := strings.Replace(text, change[0], change[1], 1)
+		if later == text {
+			t.Fatalf("%s does not say %q", name, change[0])
+		}
+		files["code/"+name] = later
+	}
+	return pgtest.Later(t, files)
 }
 
 // upgraded is a server under load while its schema changes.
@@ -172,38 +152,48 @@ func (u *upgraded) work(w int) {
 	}
 }
 
-// changeSchema migrates up, tries to go down from what cannot be taken back, and goes down and up three times.
+// changeSchema upgrades to a release to come, and four times to one that differs from it in a function.
 func (u *upgraded) changeSchema(opened *pg.DB) {
 	t := u.t
-	later := pgtest.Migrations(t, migrationsToCome)
+	later := toCome(t, u.db)
 	if err := pg.MigrateFrom(t.Context(), later, u.db.URL, pg.Up, nil); err != nil {
 		t.Errorf("up: %v", err)
 	}
 	if err := opened.CheckSchema(t.Context()); err != nil {
 		t.Errorf("a server of the old release would not start: %v", err)
 	}
-	if s, err := pg.Status(t.Context(), u.db.URL); err != nil || s.Current || s.Hash != db.HashOf(later, 90002) {
+	if s, err := pg.Status(t.Context(), u.db.URL); err != nil || s.Current || s.Hash != db.HashOf(later.Migrations, 90001) ||
+		s.Release != pgtest.LaterRelease {
 		t.Errorf("to the old release the schema is %+v (%v)", s, err)
 	}
-	err := pg.MigrateFrom(t.Context(), later, u.db.URL, pg.DownTo(90001), nil)
-	if err == nil || !strings.Contains(err.Error(), "cannot be taken back") {
-		t.Errorf("down from what cannot be taken back: %v", err)
+	if err := pg.Migrate(t.Context(), u.db.URL, pg.Up, nil); !errors.Is(err, pg.ErrSchema) || !strings.Contains(err.Error(), "later one") {
+		t.Errorf("up with the old release: %v", err)
 	}
-	if _, err := u.db.Pool.Exec(t.Context(), "delete from ojs.schema_hash where version = 90002"); err != nil {
-		t.Fatal(err)
-	}
-	one := pgtest.Migrations(t, map[string]string{"90001_note.sql": migrationsToCome["90001_note.sql"]})
-	for range 3 {
-		if err := pg.MigrateFrom(t.Context(), later, u.db.URL, pg.DownTo(db.Version()), nil); err != nil {
-			t.Errorf("down: %v", err)
-		}
-		if err := pg.MigrateFrom(t.Context(), one, u.db.URL, pg.Up, nil); err != nil {
+	for n := range 4 {
+		changed := pgtest.CodeFile(t, "settle/ack.sql") + strings.Repeat("\n-- changed", n+1)
+		source := later
+		source.Code = overlaid{later.Code, "settle/ack.sql", changed}
+		if err := pg.MigrateFrom(t.Context(), source, u.db.URL, pg.Up, nil); err != nil {
 			t.Errorf("up again: %v", err)
 		}
 	}
 }
 
-// Eight producers and eight workers go on while the schema changes under the server, up and down. No request fails but in a way that says
+// overlaid is files of which one has another text.
+type overlaid struct {
+	fs.FS
+	name, text string
+}
+
+// ReadFile implements fs.ReadFileFS.
+func (o overlaid) ReadFile(name string) ([]byte, error) {
+	if name == o.name {
+		return []byte(o.text), nil
+	}
+	return fs.ReadFile(o.FS, name)
+}
+
+// Eight producers and eight workers go on while the schema changes under the server. No request fails but in a way that says
 // that it may be repeated, no job is lost, none is completed twice; and a server of the old release may start beside the new schema.
 func TestMigrateUnderLoad(t *testing.T) {
 	t.Parallel()

@@ -28,51 +28,25 @@ $$;
 -- +goose StatementEnd
 
 create schema ojs authorization ojs_owner;
-comment on schema ojs is 'ojs-pg: a job system in which no tenant can starve another. Everything HTTP can do, these functions do.';
+
 grant usage on schema ojs to ojs_service, ojs_operator, ojs_producer, ojs_worker, ojs_tenant;
 
 set local role ojs_owner;
 alter default privileges for role ojs_owner revoke execute on functions from public;
 
--- Before the first release migrations change in place, so that their numbers alone do not tell whether a schema is the one a server knows.
+-- Roles belong to the cluster and are in no dump. pg_restore leaves out what names a role that is not there, or all of it (--no-owner,
+-- --no-acl): nobody owns what he should, row security admits nobody, and functions that nobody may call are everybody's. So the schema
+-- remembers, in a table, what its migrations have made, and ojs-pg migrate up makes it again.
+create type ojs.privilege as (kind text, object text, key text, statement text, passing boolean);
+
+-- Which migrations are applied. Goose remembers it here, in the transaction of each (internal/pg).
 create table ojs.schema_hash (
     version    bigint primary key,
     hash       text not null,
     applied_at timestamptz not null default clock_timestamp(),
-    left_at    timestamptz
+    left_at    timestamptz,
+    privileges ojs.privilege[]
 );
-comment on table ojs.schema_hash is
-'The migrations this schema was made from, one row for each that is applied: by it ojs-pg migrate knows which are missing.';
-comment on column ojs.schema_hash.version is 'The number of the migration.';
-comment on column ojs.schema_hash.hash is 'SHA-256 over the migration files up to that one, hex.';
-comment on column ojs.schema_hash.applied_at is 'When it was applied.';
-comment on column ojs.schema_hash.left_at is 'When a migration from here to another version, or back to here, was begun last.';
-
--- The hash of the migrations that made this schema; a server asks it at start and refuses to serve another schema than its own.
--- Reads only.
--- +goose StatementBegin
-create function ojs.schema_hash(p_version bigint default null) returns text
-language sql stable security definer set search_path = pg_catalog, pg_temp
-as $$
-    select h.hash from ojs.schema_hash h
-    where h.version = p_version or p_version is null
-    order by h.version desc limit 1
-$$;
--- +goose StatementEnd
-comment on function ojs.schema_hash(bigint) is
-'The hash of the migrations this schema was made from, up to p_version (null: all), or null. A server compares it with its own: it serves
-its own schema, and one that was made from its own by further migrations.';
-
--- Whether a statement that failed for not fitting the schema may fit the next time; servers ask after such an error.
--- Reads only.
--- +goose StatementBegin
-create function ojs.schema_changing() returns boolean
-language sql stable security definer set search_path = pg_catalog, pg_temp
-as $$ select exists (select from ojs.schema_hash h where h.left_at > clock_timestamp() - interval '1 minute') $$;
--- +goose StatementEnd
-comment on function ojs.schema_changing() is
-'Whether a migration is under way or was begun within the last minute. A statement that was under way when it committed may then have
-failed for not fitting the schema, and fits the next time.';
 
 -- +goose StatementBegin
 create function ojs._set_schema_hash(p_version bigint, p_hash text) returns void
@@ -84,8 +58,76 @@ begin
 end;
 $$;
 -- +goose StatementEnd
+
 comment on function ojs._set_schema_hash(bigint, text) is
 'Records the hash of the migrations up to p_version, which is the last now. Only whoever migrates may call it.';
+
+-- Which files of code are applied (db/code), and which release they are of.
+create table ojs.code (
+    file       text collate "C" primary key,
+    hash       text not null,
+    applied_at timestamptz not null default clock_timestamp()
+);
+
+create table ojs.schema_release (
+    one          boolean primary key default true check (one),
+    release      text not null,
+    needs_server text not null,
+    code_hash    text not null,
+    applied_at   timestamptz not null
+);
+grant select on ojs.schema_release, ojs.code to ojs_service, ojs_operator;
+
+-- Tables, triggers and policies name these functions. What they do is code; until it is applied, they do nothing.
+-- +goose StatementBegin
+create function ojs._raise(p_sqlstate text, p_message text, p_detail jsonb default null, p_hint text default null) returns boolean
+language sql
+as 'select null::boolean';
+-- +goose StatementEnd
+-- +goose StatementBegin
+create function ojs.now() returns timestamptz language sql stable
+as 'select pg_catalog.clock_timestamp()';
+-- +goose StatementEnd
+-- +goose StatementBegin
+create function ojs._uuid_v7() returns uuid language sql
+as 'select null::uuid';
+-- +goose StatementEnd
+-- +goose StatementBegin
+create function ojs._queue_name(p_queue text) returns boolean language sql immutable
+as 'select null::boolean';
+-- +goose StatementEnd
+-- +goose StatementBegin
+create function ojs._timer_arriving() returns trigger language plpgsql
+as 'begin return new; end';
+-- +goose StatementEnd
+-- +goose StatementBegin
+create function ojs._default_tenant() returns text language sql stable
+as 'select null::text';
+-- +goose StatementEnd
+-- +goose StatementBegin
+create function ojs._refuse_long(p_queue text, p_tenant text) returns boolean language sql
+as 'select null::boolean';
+-- +goose StatementEnd
+-- +goose StatementBegin
+create function ojs._job_arriving() returns trigger language plpgsql
+as 'begin return new; end';
+-- +goose StatementEnd
+-- +goose StatementBegin
+create function ojs._job_inserted() returns trigger language plpgsql
+as 'begin return new; end';
+-- +goose StatementEnd
+-- +goose StatementBegin
+create function ojs._most(p_resource text) returns bigint language sql immutable
+as 'select null::bigint';
+-- +goose StatementEnd
+-- +goose StatementBegin
+create function ojs._audit_row() returns trigger language plpgsql
+as 'begin return new; end';
+-- +goose StatementEnd
+-- +goose StatementBegin
+create function ojs._number_shards() returns trigger language plpgsql
+as 'begin return new; end';
+-- +goose StatementEnd
 reset role;
 
 -- +goose Down

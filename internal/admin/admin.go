@@ -1,7 +1,7 @@
 // Package admin is what operators see and do: tenants, queues and their configuration, pools, workers and what they are told, dead letters
 // in bulk, holding dispatch, what was handed out. It has the handlers of those routes, which internal/http mounts, the tables that `ojs-pg
 // admin` prints, and what metrics say of queues; all show the rows of db/queries as they are. It decides nothing: what a number means is
-// said in the view's comment (db/migrations, 00070_tenant_views and 00073_scheduling).
+// said in the view's comment (db/code/statistics/tenants.sql and scheduling.sql).
 package admin
 
 import (

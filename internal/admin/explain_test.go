@@ -46,7 +46,7 @@ func TestExplain(t *testing.T) {
 	for _, want := range []string{
 		"Job " + id + " of tenant acme, in queue mail with priority 0, is available.\n",
 		"  - Queue mail is paused since ", " by mary: rain.\n",
-		"  - Queue mail is at its limit: 2 of at most 2 jobs are active or decided ahead.\n", "at most ten:\n\nid", `"w\x1b7"`,
+		"  - Queue mail is at its limit: 2 of at most 2 jobs are active.\n", "at most ten:\n\nid", `"w\x1b7"`,
 		"\nJobs of queue mail that are handed out before it: ",
 	} {
 		if !strings.Contains(text.String(), want) {

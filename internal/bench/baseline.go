@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -28,8 +29,8 @@ var (
 	columnTenantID = slices.Index(jobColumns, "tenant_id")
 )
 
-// baselineSchema is the queue of a competent person who does not ask who is next: one table with the columns of ours, first in first
-// out, an index on what waits, and vacuum as eager as on ours. bare is what enqueueing is compared with: the same columns and key, and
+// baselineSchema is the queue of a competent person: one table with the columns of ours, one index on what waits, which setBaseline makes,
+// and vacuum as eager as on ours. bare is what enqueueing is compared with: the same columns and key, and
 // nothing that fires.
 const baselineSchema = `
 	create schema ojs_bench;
@@ -41,7 +42,7 @@ const baselineSchema = `
 		add primary key (id);
 	alter table ojs_bench.job set (fillfactor = 50, toast_tuple_target = 512,
 		autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.05);
-	create index job_available_idx on ojs_bench.job (queue, priority desc, seq) where state = 'available';
+	create table ojs_bench.tenant (tenant_id text collate "C" primary key, weight float8 not null);
 	create table ojs_bench.bare (like ojs_bench.job including defaults, primary key (id, tenant_id));
 	create sequence ojs_bench.bare_seq owned by ojs_bench.bare.seq;
 	alter table ojs_bench.bare alter seq set default nextval('ojs_bench.bare_seq');
@@ -49,32 +50,109 @@ const baselineSchema = `
 	grant select, insert, update on all tables in schema ojs_bench to ojs_service;
 	grant usage on all sequences in schema ojs_bench to ojs_service;`
 
-const baselineFetch = `
-	update ojs_bench.job
-	set state = 'active', attempt = attempt + 1, lease = gen_random_uuid(), started_at = clock_timestamp(),
-		lease_expires_at = clock_timestamp() + interval '30 seconds', worker_id = $3
-	where id in (
-		select id from ojs_bench.job where queue = $1 and state = 'available'
-		order by priority desc, seq limit $2 for update skip locked)
-	returning `
+// Unfair and Fair are the queues that ours can be compared with.
+const (
+	Unfair = "unfair"
+	Fair   = "fair"
+)
+
+// A baseline finds its jobs by an index on what waits, and takes $2 of them from the queue $1 for the worker $3 by one update, between
+// two parts of its own.
+type baseline struct{ index, with, where string }
+
+var baselines = map[string]baseline{
+	Unfair: {
+		index: "queue, priority desc, seq",
+		where: `where id in (
+			select id from ojs_bench.job where queue = $1 and state = 'available'
+			order by priority desc, seq limit $2 for update skip locked)`,
+	},
+	// What others ship as fair: the tenants with work by a loose index scan, of each its oldest jobs, and of all these the first by their
+	// number among the tenant's jobs over its weight. Nothing is remembered from one statement to the next. SPARE jobs more of each tenant
+	// are looked at, so that a worker finds some that the other workers have not locked.
+	Fair: {
+		index: "queue, tenant_id, priority desc, seq",
+		with: `with recursive working(tenant_id) as (
+				(select tenant_id from ojs_bench.job where queue = $1 and state = 'available' order by tenant_id limit 1)
+				union all
+				select (
+					select j.tenant_id from ojs_bench.job j where j.queue = $1 and j.state = 'available' and j.tenant_id > w.tenant_id
+					order by j.tenant_id limit 1)
+				from working w where w.tenant_id is not null
+			), ranked as (
+				select j.id, j.seq, row_number() over (partition by w.tenant_id order by j.priority desc, j.seq) / t.weight as rank
+				from working w
+				join ojs_bench.tenant t on t.tenant_id = w.tenant_id
+				cross join lateral (
+					select j.id, j.priority, j.seq from ojs_bench.job j
+					where j.queue = $1 and j.state = 'available' and j.tenant_id = w.tenant_id
+					order by j.priority desc, j.seq limit $2 + SPARE) j
+			), picked as materialized (
+				select r.id from (select id from ranked order by rank, seq) r
+				cross join lateral (
+					select j.id from ojs_bench.job j where j.id = r.id and j.state = 'available' for update skip locked) j
+				limit $2
+			)`,
+		where: "from picked p where p.id = j.id",
+	},
+}
+
+func (b baseline) fetch() string {
+	return b.with + `
+		update ojs_bench.job j
+		set state = 'active', attempt = attempt + 1, lease = gen_random_uuid(), started_at = clock_timestamp(),
+			lease_expires_at = clock_timestamp() + interval '30 seconds', worker_id = $3
+		` + b.where + `
+		returning j.` + strings.Join(jobColumns, ", j.")
+}
+
+// setBaseline chooses what ours is compared with.
+func (d *database) setBaseline(ctx context.Context, name string, people population, load Load) error {
+	b, known := baselines[name]
+	if !known {
+		return fmt.Errorf("there is no baseline %q", name)
+	}
+	spare := (load.Workers*load.Batch + len(people.names) - 1) / len(people.names)
+	b.with = strings.ReplaceAll(b.with, "SPARE", strconv.Itoa(spare))
+	d.baseline = b
+	if err := d.exec(ctx, "create index job_available_idx on ojs_bench.job ("+b.index+") where state = 'available'"); err != nil {
+		return fmt.Errorf("make the index of the baseline: %w", err)
+	}
+	err := d.exec(ctx, "insert into ojs_bench.tenant select * from unnest($1::text[], $2::float8[])", people.names, people.weights)
+	if err != nil {
+		return fmt.Errorf("tell the baseline its tenants: %w", err)
+	}
+	return nil
+}
+
+// analyzeBaseline tells the planner of a backlog that has just been loaded.
+func (d *database) analyzeBaseline(ctx context.Context) error {
+	if err := d.exec(ctx, "vacuum analyze ojs_bench.job, ojs_bench.tenant"); err != nil {
+		return fmt.Errorf("analyze the baseline: %w", err)
+	}
+	return nil
+}
 
 const baselineAck = `
 	update ojs_bench.job set state = 'completed', finished_at = clock_timestamp(), lease = null, lease_expires_at = null
 	where id = any ($1::uuid[]) and state = 'active'`
 
-// baselineWorker takes jobs as people do who have never heard of fairness.
-type baselineWorker struct{ conn *pgx.Conn }
+// baselineWorker takes jobs from the baseline.
+type baselineWorker struct {
+	conn     *pgx.Conn
+	fetchSQL string
+}
 
 func (d *database) baselineWorker(ctx context.Context) (worker, error) {
 	conn, err := d.connect(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return &baselineWorker{conn}, nil
+	return &baselineWorker{conn, d.baseline.fetch()}, nil
 }
 
 func (w *baselineWorker) fetch(ctx context.Context, name string, count int) ([]job, error) {
-	return queryJobs(ctx, w.conn, count, nil, baselineFetch+jobList, queue, count, name)
+	return queryJobs(ctx, w.conn, count, nil, w.fetchSQL, queue, count, name)
 }
 
 func (w *baselineWorker) ack(ctx context.Context, jobs []job) error {

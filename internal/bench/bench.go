@@ -170,6 +170,7 @@ type database struct {
 	// What is to be done in the end.
 	drop, down bool
 	control    *pgx.Conn // of the administrator, for one caller at a time
+	baseline   baseline
 }
 
 // database prepares one. The first on a server that is not ours is the one named by its URL; all others are made, and dropped in the end.

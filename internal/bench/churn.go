@@ -152,7 +152,7 @@ func (d *database) churn(ctx context.Context, opts ChurnOptions, number int, s *
 			return err
 		}
 	}
-	sequence, err := d.sequence(ctx, mark, c.people.number, c.responses)
+	sequence, err := d.sequence(ctx, order, mark, c.people.number, c.responses)
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ package bench
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"os"
 	"runtime"
@@ -11,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
@@ -63,7 +66,7 @@ func TestADatabaseInUseIsRefused(t *testing.T) {
 				t.Fatal(err)
 			}
 			env := open(t, database.URL, false)
-			_, err := Dispatch(t.Context(), env, DispatchOptions{Load: brief, Path: "combined", Tenants: 3})
+			_, err := Dispatch(t.Context(), env, DispatchOptions{Load: brief, Path: "combined", Tenants: 3, Baseline: Unfair})
 			if err == nil || !strings.Contains(err.Error(), "holds jobs or configuration") {
 				t.Errorf("it answered %v", err)
 			}
@@ -95,12 +98,15 @@ func TestEveryPathIsFollowedAndNothingIsLeft(t *testing.T) {
 				t.Fatal(err)
 			}
 			env := open(t, database.URL, false)
-			r, err := Dispatch(t.Context(), env, DispatchOptions{Load: brief, Path: path, Tenants: 3})
+			r, err := Dispatch(t.Context(), env, DispatchOptions{Load: brief, Path: path, Tenants: 3, Baseline: Unfair})
 			if err != nil {
 				t.Fatal(err)
 			}
 			if err := env.Close(); err != nil {
 				t.Error(err)
+			}
+			if r.BaselineMaxLagQuanta != nil {
+				t.Errorf("the unfair baseline has a lag of %v", *r.BaselineMaxLagQuanta)
 			}
 			if r.Dispatches == 0 || r.MaxLagQuanta <= 0 || r.MaxLagQuanta > 2 || r.ShortResponses != 0 {
 				t.Errorf("%d dispatches, lag %v, %d short responses", r.Dispatches, r.MaxLagQuanta, r.ShortResponses)
@@ -150,7 +156,7 @@ func TestStockSettingsHogsPartitionsAndProducers(t *testing.T) {
 		var err error
 		r, err = Dispatch(t.Context(), env, DispatchOptions{
 			Load: brief, Path: "sql", Tenants: 3, Partitions: 3, Producers: 1, Hogs: 1,
-			Limits: true,
+			Limits: true, Baseline: Fair,
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -162,6 +168,9 @@ func TestStockSettingsHogsPartitionsAndProducers(t *testing.T) {
 	if r.MaxLagQuanta <= 0 || r.MaxLagQuanta > 2 {
 		t.Errorf("lag %v", r.MaxLagQuanta)
 	}
+	if r.BaselineMaxLagQuanta == nil || *r.BaselineMaxLagQuanta <= 0 || r.BaselineShareErrorPP == nil {
+		t.Errorf("of the fair baseline %+v", r.BaselineFairness)
+	}
 	if runtime.GOOS == "linux" && (r.CPU == nil || r.CPU.PostgreSQL <= 0 || r.CPU.Server == nil || *r.CPU.Client <= 0 ||
 		r.BaselineCPU.Server != nil || *r.CPURatio <= 0) {
 		t.Errorf("processors %+v", r.Processors)
@@ -172,6 +181,88 @@ func TestStockSettingsHogsPartitionsAndProducers(t *testing.T) {
 		where name in ('shared_buffers', 'max_wal_size', 'checkpoint_timeout', 'max_connections') and source = 'command line'`).Scan(&set)
 	if err != nil || set != 0 {
 		t.Errorf("%d settings are not stock, %v", set, err)
+	}
+}
+
+// The fair baseline takes from each tenant by its weight, its oldest jobs first, and passes over what somebody has locked.
+func TestTheFairBaseline(t *testing.T) {
+	t.Parallel()
+	env := open(t, pgtest.New(t).URL, false)
+	defer func() {
+		if err := env.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	ctx := t.Context()
+	d, err := env.database(ctx, "ojs_bench")
+	if err != nil {
+		t.Fatal(err)
+	}
+	people := newPopulation(3, false)
+	if err := d.setBaseline(ctx, Fair, people, Load{Workers: 2, Batch: 8}); err != nil {
+		t.Fatal(err)
+	}
+	loader, err := d.loader(ctx, "ojs_bench.job", 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer loader.close()
+	if err := loader.load(ctx, people.names, []int64{30, 30, 30}, nil); err != nil {
+		t.Fatal(err)
+	}
+	want := func(what string, conn *pgx.Conn, want ...string) {
+		t.Helper()
+		rows, err := conn.Query(ctx, "with jobs as ("+d.baseline.fetch()+") select tenant_id, seq from jobs", queue, 8, "w")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (string, error) {
+			var tenant string
+			var seq int64
+			err := row.Scan(&tenant, &seq)
+			return fmt.Sprintf("%s:%d", tenant, (seq+2)/3), err
+		})
+		slices.Sort(got)
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s, a worker gets %q, want %q (%v)", what, got, want, err)
+		}
+	}
+	other, err := d.connect(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close(context.Background())
+	tx, err := other.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want("first", other, "t0:1", "t0:2", "t0:3", "t0:4", "t0:5", "t1:1", "t1:2", "t1:3")
+	want("beside another worker", d.control, "t0:10", "t0:6", "t0:7", "t0:8", "t0:9", "t1:4", "t1:5", "t2:1")
+	if err := tx.Rollback(ctx); err != nil {
+		t.Fatal(err)
+	}
+	want("after that has rolled back", d.control, "t0:1", "t0:2", "t0:3", "t0:4", "t0:5", "t1:1", "t1:2", "t1:3")
+}
+
+// Each job that is sent is measured once.
+func TestLightLoad(t *testing.T) {
+	t.Parallel()
+	env := open(t, pgtest.New(t).URL, false)
+	r, err := Light(t.Context(), env, LightOptions{Rate: 200, Workers: 2, Seconds: 0.2, ArgsBytes: 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Jobs != 40 || r.P50ms <= 0 || r.P99ms < r.P50ms || r.WALBytesPerJob <= 0 {
+		t.Errorf("%+v", r)
+	}
+	var open, done int
+	err = env.databases[0].control.QueryRow(t.Context(),
+		"select count(*) filter (where state <> 'completed'), count(*) from ojs.job").Scan(&open, &done)
+	if err != nil || open != 0 || done != 44 {
+		t.Errorf("%d jobs, of which %d have not ended, %v", done, open, err)
+	}
+	if err := env.Close(); err != nil {
+		t.Error(err)
 	}
 }
 

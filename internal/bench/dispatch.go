@@ -31,6 +31,7 @@ type DispatchOptions struct {
 	Producers  int // that enqueue meanwhile
 	Hogs       int // busy processes beside
 	Limits     bool
+	Baseline   string // Unfair or Fair
 }
 
 // Check finds options that do not go together.
@@ -53,6 +54,7 @@ type DispatchResult struct {
 	Producers             int      `json:"producers"`
 	Hogs                  int      `json:"hogs"`
 	Limits                bool     `json:"limits"`
+	Baseline              string   `json:"baseline_queue"`
 	Stock                 bool     `json:"stock"`
 	Partitions            int      `json:"partitions"` // that hold jobs, at the end
 	Slices                int      `json:"slices"`
@@ -65,6 +67,7 @@ type DispatchResult struct {
 	Live
 	Ceiling
 	Fairness
+	BaselineFairness
 	FetchP50ms             float64   `json:"fetch_p50_ms"`
 	FetchP99ms             float64   `json:"fetch_p99_ms"`
 	BaselineFetchP50ms     float64   `json:"baseline_fetch_p50_ms"`
@@ -72,6 +75,7 @@ type DispatchResult struct {
 	WALBytesPerJob         float64   `json:"wal_bytes_per_job"`
 	BaselineWALBytesPerJob float64   `json:"baseline_wal_bytes_per_job"`
 	ShortResponses         int64     `json:"short_responses"`
+	BaselineShortResponses int64     `json:"baseline_short_responses"`
 	SliceRatios            []float64 `json:"slice_ratios"`
 	SliceJobsPerSecond     []float64 `json:"slice_jobs_per_second"`
 	SliceBaseline          []float64 `json:"slice_baseline_jobs_per_second"`
@@ -83,6 +87,14 @@ type DispatchResult struct {
 type Live struct {
 	PerSecond         *float64 `json:"live_jobs_per_second,omitempty"`
 	BaselinePerSecond *float64 `json:"baseline_live_jobs_per_second,omitempty"`
+}
+
+// BaselineFairness is how far the fair baseline was from the fluid ideal.
+type BaselineFairness struct {
+	BaselineShareErrorPP       *float64 `json:"baseline_share_error_pp,omitempty"`
+	BaselineShareError1sPP     *float64 `json:"baseline_share_error_1s_pp,omitempty"`
+	BaselineMaxLagQuanta       *float64 `json:"baseline_max_lag_quanta,omitempty"`
+	BaselineResponseShareError *float64 `json:"baseline_response_share_error,omitempty"`
 }
 
 // population is the tenants of a run: their weights, and how much of the backlog is whose.
@@ -192,6 +204,9 @@ func Dispatch(ctx context.Context, env *Env, opts DispatchOptions) (_ *DispatchR
 	if err := r.people.configure(ctx, d); err != nil {
 		return nil, err
 	}
+	if err := d.setBaseline(ctx, opts.Baseline, r.people, opts.Load); err != nil {
+		return nil, err
+	}
 	if opts.Limits {
 		if err := r.people.limit(ctx, d); err != nil {
 			return nil, err
@@ -231,7 +246,10 @@ func Dispatch(ctx context.Context, env *Env, opts DispatchOptions) (_ *DispatchR
 
 // open makes the sides, with their servers, workers and producers.
 func (r *dispatching) open(ctx context.Context) (err error) {
-	r.ours, r.base = &side{backlog: make([]int64, r.opts.Tenants)}, &side{backlog: make([]int64, 1)}
+	r.ours, r.base = &side{backlog: make([]int64, r.opts.Tenants), order: order}, &side{backlog: make([]int64, 1)}
+	if r.opts.Baseline == Fair {
+		r.base.backlog, r.base.order = make([]int64, r.opts.Tenants), baselineOrder
+	}
 	r.sides = []*side{r.ours, r.base}
 	if r.ours.server, err = r.server(ctx, 0); err != nil {
 		return err
@@ -328,8 +346,8 @@ func (r *dispatching) warm(ctx context.Context) error {
 		}
 		s.rate = 0
 	}
-	if err := r.d.exec(ctx, "vacuum analyze ojs_bench.job"); err != nil {
-		return fmt.Errorf("analyze the baseline: %w", err)
+	if err := r.d.analyzeBaseline(ctx); err != nil {
+		return err
 	}
 	for _, s := range r.sides {
 		if _, err := r.slice(ctx, s, length); err != nil {
@@ -373,13 +391,13 @@ func (r *dispatching) result(ctx context.Context) (*DispatchResult, error) {
 	result := &DispatchResult{
 		Benchmark: "dispatch", Path: r.opts.Path, Workers: r.opts.Workers, Batch: r.opts.Batch, ArgsBytes: r.opts.ArgsBytes,
 		Tenants: r.people.text, Producers: r.opts.Producers, Hogs: r.opts.Hogs, Limits: r.opts.Limits,
-		Stock:  r.env.stock,
+		Baseline: r.opts.Baseline, Stock: r.env.stock,
 		Slices: r.opts.Slices, Seconds: r.opts.Seconds,
 		JobsPerSecond: round(median(ours.rates), 0), BaselineJobsPerSecond: round(median(base.rates), 0),
 		FetchP50ms: ours.fetches.ms(0.5), FetchP99ms: ours.fetches.ms(0.99),
 		BaselineFetchP50ms: base.fetches.ms(0.5), BaselineFetchP99ms: base.fetches.ms(0.99),
 		WALBytesPerJob: round(median(ours.walPerJob), 0), BaselineWALBytesPerJob: round(median(base.walPerJob), 0),
-		ShortResponses: ours.short, Processors: processorsOf(ours.efforts, base.efforts),
+		ShortResponses: ours.short, BaselineShortResponses: base.short, Processors: processorsOf(ours.efforts, base.efforts),
 	}
 	result.SliceRatios, result.Ratio, result.Interval = ratios(ours.rates, base.rates)
 	if r.opts.Producers > 0 {
@@ -396,6 +414,13 @@ func (r *dispatching) result(ctx context.Context) (*DispatchResult, error) {
 	var err error
 	if result.Fairness, err = judge(r.people.weights, ours.stretches); err != nil {
 		return nil, fmt.Errorf("follow the dispatch sequence: %w", err)
+	}
+	if base.order != "" {
+		fair, err := judge(r.people.weights, base.stretches)
+		if err != nil {
+			return nil, fmt.Errorf("follow the dispatch sequence of the baseline: %w", err)
+		}
+		result.BaselineFairness = BaselineFairness{&fair.ShareErrorPP, &fair.ShareError1sPP, &fair.MaxLagQuanta, &fair.ResponseShareError}
 	}
 	if err := r.d.control.QueryRow(ctx, "select count(distinct j.tableoid) from ojs.job j").Scan(&result.Partitions); err != nil {
 		return nil, fmt.Errorf("count the partitions: %w", err)

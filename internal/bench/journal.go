@@ -13,31 +13,26 @@ import (
 
 // What the benchmarks know of the journal of the schema is in this file, so that a change of its tables is a change of this file.
 
-// handedOut reads which jobs were handed out of the queue after a transaction: whose each was, when, in microseconds, and its place in
-// the order of all decisions.
-func (d *database) handedOut(ctx context.Context, mark string, each func(tenant string, at int64, id [16]byte, turn int64) error) error {
-	rows, err := d.control.Query(ctx, `
+// Statements that read which jobs were handed out of the queue $2 after the transaction $1: whose each was, when, in microseconds, its id,
+// and its place in the order.
+const (
+	// Decisions are serial, and the journal numbers them.
+	order = `
 		select g.tenant_id, (extract(epoch from l.at) * 1000000)::bigint, g.id, l.turn + g.n
 		from ojs.lease l cross join lateral unnest(l.ids, l.tenants) with ordinality g(id, tenant_id, n)
-		where l.xid > $1::xid8 and l.queue = $2`, mark, queue)
-	if err != nil {
-		return fmt.Errorf("read the journal: %w", err)
-	}
-	var (
-		tenant   string
-		at, turn int64
-		id       [16]byte
-	)
-	if _, err = pgx.ForEachRow(rows, []any{&tenant, &at, &id, &turn}, func() error { return each(tenant, at, id, turn) }); err != nil {
-		return fmt.Errorf("read the journal: %w", err)
-	}
-	return nil
-}
+		where l.xid > $1::xid8 and l.queue = $2`
+	// Workers of the baseline decide at the same time. Each job notes when it was taken. All that were taken have been acknowledged.
+	baselineOrder = `
+		select j.tenant_id, (extract(epoch from j.started_at) * 1000000)::bigint, j.id, row_number() over (order by j.started_at, j.seq)
+		from ojs_bench.job j
+		where age(j.xmin) < age($1::xid8::xid) and j.queue = $2 and j.state = 'completed'`
+)
 
 // sequence reads in which order the jobs were dispatched that were handed out after a transaction, and finds each in the response that
-// held it. The journal numbers them in the order of the decisions, whatever way they took afterwards. A job that is in one and not in
-// the other is an error.
-func (d *database) sequence(ctx context.Context, mark string, tenants map[string]int32, responses [][][16]byte) ([]dispatched, error) {
+// held it. A job that is in one and not in the other is an error.
+func (d *database) sequence(
+	ctx context.Context, order, mark string, tenants map[string]int32, responses [][][16]byte,
+) ([]dispatched, error) {
 	in := map[[16]byte]int32{}
 	for i, ids := range responses {
 		for _, id := range ids {
@@ -48,7 +43,16 @@ func (d *database) sequence(ctx context.Context, mark string, tenants map[string
 		}
 	}
 	turns := make([]turn, 0, len(in))
-	err := d.handedOut(ctx, mark, func(tenant string, at int64, id [16]byte, n int64) error {
+	rows, err := d.control.Query(ctx, order, mark, queue)
+	if err != nil {
+		return nil, fmt.Errorf("read what was handed out: %w", err)
+	}
+	var (
+		tenant string
+		at, n  int64
+		id     [16]byte
+	)
+	_, err = pgx.ForEachRow(rows, []any{&tenant, &at, &id, &n}, func() error {
 		response, ok := in[id]
 		if !ok {
 			return fmt.Errorf("job %s was handed out and in no response", uuid.UUID(id))
@@ -58,10 +62,10 @@ func (d *database) sequence(ctx context.Context, mark string, tenants map[string
 		return nil
 	})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read what was handed out: %w", err)
 	}
 	if len(in) > 0 {
-		return nil, fmt.Errorf("%d jobs of the responses are not in the journal", len(in))
+		return nil, fmt.Errorf("%d jobs of the responses were not handed out", len(in))
 	}
 	return inTurn(turns), nil
 }

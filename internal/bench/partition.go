@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -59,15 +60,15 @@ func (r *dispatching) age(ctx context.Context) error {
 		return err
 	}
 	jobs := make([]int64, len(r.people.names))
-	past := stretch{arrived: make([]int64, len(jobs))}
+	arrived := make([]int64, len(jobs))
 	for i, at := range within {
 		r.env.progress("loading jobs of the past", int64(i), int64(len(within)))
-		var total int64
 		for tenant, share := range r.people.shares {
 			jobs[tenant] = int64(share*oldJobs) + 1
-			total += jobs[tenant]
-			past.arrived[tenant] += jobs[tenant]
-			r.ours.backlog[tenant] += jobs[tenant]
+			arrived[tenant] += jobs[tenant]
+			for _, s := range []*side{r.ours, r.base} {
+				s.backlog[min(tenant, len(s.backlog)-1)] += jobs[tenant]
+			}
 		}
 		if err := r.ours.loader.loadAt(ctx, r.people.names, jobs, at); err != nil {
 			return err
@@ -75,17 +76,16 @@ func (r *dispatching) age(ctx context.Context) error {
 		if err := r.base.loader.load(ctx, r.people.names, jobs, nil); err != nil {
 			return err
 		}
-		r.base.backlog[0] += total
 	}
-	r.ours.stretches = append(r.ours.stretches, past)
 	for _, s := range []*side{r.ours, r.base} {
+		s.stretches = append(s.stretches, stretch{arrived: slices.Clone(arrived)})
 		for dry := false; !dry; {
 			got, err := r.slice(ctx, s, 10*time.Second)
 			if err != nil {
 				return err
 			}
 			dry = got.dry
-			if s == r.ours && !dry {
+			if !dry {
 				s.stretches = append(s.stretches, stretch{arrived: make([]int64, len(jobs))})
 			}
 		}

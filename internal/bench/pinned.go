@@ -19,7 +19,8 @@ type PinnedOptions struct {
 	Load      // Seconds of each of the three runs; Slices does not count
 	Producers int
 	Tenants   int
-	Backlog   int // jobs that wait at any time, about
+	Backlog   int    // jobs that wait at any time, about
+	Baseline  string // Unfair or Fair
 }
 
 // PinnedRun is one of the three runs.
@@ -41,6 +42,7 @@ type PinnedResult struct {
 	Producers             int       `json:"producers"`
 	Tenants               int       `json:"tenants"`
 	Backlog               int       `json:"backlog"`
+	BaselineQueue         string    `json:"baseline_queue"`
 	ArgsBytes             int       `json:"args_bytes"`
 	Seconds               float64   `json:"seconds"`
 	PartSeconds           float64   `json:"part_seconds"`
@@ -66,9 +68,14 @@ func Pinned(ctx context.Context, env *Env, opts PinnedOptions) (*PinnedResult, e
 	if err != nil {
 		return nil, err
 	}
+	people := newPopulation(opts.Tenants, false)
+	if err := d.setBaseline(ctx, opts.Baseline, people, opts.Load); err != nil {
+		return nil, err
+	}
 	r := &PinnedResult{
 		Benchmark: "pinned", Workers: opts.Workers, Batch: opts.Batch, Producers: opts.Producers, Tenants: opts.Tenants,
-		Backlog: opts.Backlog, ArgsBytes: opts.ArgsBytes, Seconds: opts.Seconds, PartSeconds: round(opts.part().Seconds(), 2),
+		Backlog: opts.Backlog, BaselineQueue: opts.Baseline, ArgsBytes: opts.ArgsBytes,
+		Seconds: opts.Seconds, PartSeconds: round(opts.part().Seconds(), 2),
 	}
 	for _, run := range []struct {
 		step      string
@@ -79,7 +86,7 @@ func Pinned(ctx context.Context, env *Env, opts PinnedOptions) (*PinnedResult, e
 		{"ours, not pinned", true, false, &r.Unpinned},
 		{"the baseline, pinned", false, true, &r.Baseline},
 	} {
-		if *run.into, err = d.pinned(ctx, opts, run.step, run.ours, run.pin); err != nil {
+		if *run.into, err = d.pinned(ctx, opts, people, run.step, run.ours, run.pin); err != nil {
 			return nil, err
 		}
 		if err := d.reset(ctx); err != nil {
@@ -123,10 +130,12 @@ type pinning struct {
 
 // pinned produces and consumes at the same time. Producers rest while enough jobs wait, so that the rate is that of the workers, and
 // the backlog neither runs dry nor grows.
-func (d *database) pinned(ctx context.Context, opts PinnedOptions, step string, ours, pinned bool) (run PinnedRun, err error) {
+func (d *database) pinned(
+	ctx context.Context, opts PinnedOptions, people population, step string, ours, pinned bool,
+) (run PinnedRun, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	p := &pinning{opts: opts, d: d, ours: ours, people: newPopulation(opts.Tenants, false)}
+	p := &pinning{opts: opts, d: d, ours: ours, people: people}
 	p.parts = make([]atomic.Int64, int(opts.length()/opts.part()))
 	if err := p.load(ctx); err != nil {
 		return run, err
@@ -214,7 +223,10 @@ func (p *pinning) load(ctx context.Context) error {
 		jobs[i] = int64(share*float64(p.opts.Backlog)) + 1
 		p.waiting.Add(jobs[i])
 	}
-	return loader.load(ctx, p.people.names, jobs, nil)
+	if err := loader.load(ctx, p.people.names, jobs, nil); err != nil || p.ours {
+		return err
+	}
+	return p.d.analyzeBaseline(ctx)
 }
 
 // workers are those of a server, which runs until they are stopped, or of the baseline.

@@ -17,7 +17,7 @@ type side struct {
 	workers   []worker
 	producers []producer
 	loader    *loader
-	backlog   []int64 // by tenant; of the baseline only the sum counts
+	backlog   []int64 // by tenant; of a side without an order only the sum counts
 	rate      float64 // jobs/s seen so far, to know how much to load
 
 	rates, live, walPerJob []float64
@@ -25,6 +25,7 @@ type side struct {
 	fetches                times
 	short                  int64
 	stretches              []stretch
+	order                  string // what reads its sequence; empty: nobody judges it
 }
 
 func (s *side) total() int64 {
@@ -86,7 +87,7 @@ func (r *dispatching) slice(ctx context.Context, s *side, length time.Duration) 
 	for tenant, jobs := range arrived {
 		s.backlog[min(tenant, len(s.backlog)-1)] += jobs
 	}
-	if s != r.ours {
+	if s.order == "" {
 		s.backlog[0] -= got.jobs
 		return got, nil
 	}
@@ -95,7 +96,7 @@ func (r *dispatching) slice(ctx context.Context, s *side, length time.Duration) 
 		now.arrived[tenant] += jobs
 	}
 	now.responses = len(got.responses)
-	if now.sequence, err = r.d.sequence(ctx, mark, r.people.number, got.responses); err != nil {
+	if now.sequence, err = r.d.sequence(ctx, s.order, mark, r.people.number, got.responses); err != nil {
 		return nil, err
 	}
 	got.responses = nil
@@ -116,7 +117,7 @@ func (r *dispatching) drive(ctx context.Context, s *side, length time.Duration) 
 	stock := &stock{loaded: s.total()}
 	before := r.env.effort(s.server)
 	stop := r.enqueueBeside(ctx, s, stock)
-	got, err = drive(ctx, s.workers, r.opts.Batch, stock, length, s == r.ours)
+	got, err = drive(ctx, s.workers, r.opts.Batch, stock, length, s.order != "")
 	arrived, stopped := stop()
 	if err = errors.Join(err, stopped); err == nil {
 		got.effort = r.env.effort(s.server).since(before, got.jobs)
@@ -178,7 +179,7 @@ func (s *side) top(ctx context.Context, env *Env, people population, expected fl
 	var loading int64
 	for i, share := range people.shares {
 		n := int64(want*share) + 1
-		if len(s.backlog) == len(jobs) {
+		if s.order != "" {
 			n += int64(2 * load.Workers * load.Batch)
 			if len(people.names) > 10 {
 				n = int64(want*share) + 1
@@ -192,7 +193,7 @@ func (s *side) top(ctx context.Context, env *Env, people population, expected fl
 	if err := s.loader.load(ctx, people.names, jobs, func(done int64) { env.progress("loading jobs", done, loading) }); err != nil {
 		return err
 	}
-	if len(s.backlog) == 1 {
+	if s.order == "" {
 		s.backlog[0] += loading
 		return nil
 	}

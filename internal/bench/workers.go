@@ -126,6 +126,10 @@ func drive(ctx context.Context, workers []worker, count int, stock *stock, lengt
 					} else {
 						own.short++
 					}
+					// Where the others have locked all jobs, asking again at once would take the processor from those that work.
+					if got == 0 {
+						time.Sleep(time.Millisecond)
+					}
 				}
 			}
 			mu.Lock()

@@ -20,6 +20,60 @@ type decider struct {
 	limit    int  // of decisions in flight
 	inFlight int  // decisions
 	line     line // groups with requests to decide
+
+	// While there is enough for all, workers that were answered together come back together: see gather.
+	answered   int           // requests that the last decision gave all they asked for; 0: not all of its requests got that
+	answeredAt time.Time     // when
+	came       int           // requests that have arrived since
+	company    chan struct{} // tells that as many have arrived as were answered; holds one
+}
+
+// gatherFor is how long a decision waits at most for requests to share it.
+const gatherFor = time.Millisecond
+
+// gather lets requests arrive that are likely to come at once, so that they share a decision: the
+// fixed cost of one is that of many jobs. It waits while the last decision, not a millisecond ago,
+// gave several requests all they asked for, and fewer have arrived since. Needs Dispatcher.mu,
+// which it gives up meanwhile.
+func (d *Dispatcher) gather(s *decider) {
+	left := gatherFor - time.Since(s.answeredAt)
+	if s.answered < 2 || s.came >= s.answered || left <= 0 {
+		return
+	}
+	d.mu.Unlock()
+	timer := time.NewTimer(left)
+	select {
+	case <-s.company:
+	case <-timer.C:
+	}
+	timer.Stop()
+	d.mu.Lock()
+}
+
+// arrived counts a request that has arrived, and tells gather when as many have as the last decision answered. Needs Dispatcher.mu.
+func (s *decider) arrived() {
+	if s.came++; s.came == s.answered {
+		select {
+		case s.company <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// answers notes what a decision gave its requests. Needs Dispatcher.mu.
+func (s *decider) answers(parts []*part) {
+	s.answered, s.answeredAt, s.came = 0, time.Now(), 0
+	select {
+	case <-s.company:
+	default:
+	}
+	for _, p := range parts {
+		if p.err != nil || p.each != nil || len(p.jobs) < p.asked {
+			s.answered = 0
+			return
+		}
+		s.answered += len(p.requests)
+	}
 }
 
 // part is one group's share of a decision.
@@ -91,6 +145,7 @@ func (d *Dispatcher) decide(s *decider) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for !s.line.empty() {
+		d.gather(s)
 		parts, taken := d.take(s)
 		d.mu.Unlock()
 		began := time.Now()
@@ -99,6 +154,7 @@ func (d *Dispatcher) decide(s *decider) {
 		d.mu.Lock()
 		d.tellSlow(parts, took)
 		s.line.learn(taken, took)
+		s.answers(parts)
 		for _, p := range parts {
 			d.handOut(p)
 		}
@@ -289,7 +345,8 @@ func (d *Dispatcher) assign(p *part) (got int, empty []*request) {
 // mostMoves is how often a request is told to ask in another way before it goes by itself.
 const mostMoves = 3
 
-// toldDecision is how long a decision takes that is logged. It waits for another server's for a second, and after that goes on beside it.
+// toldDecision is how long a decision takes that is logged. It waits for other servers' decisions for two seconds at most, and then
+// fetches without the lane.
 const toldDecision = 3 * time.Second
 
 // strayed is whether a request is refused for a pool that it did not name: its worker was in it when it came, and has registered anew.

@@ -50,8 +50,8 @@ func (o Options) withDefaults() Options {
 	}
 }
 
-// Dispatcher turns concurrent requests into few statements. Requests that arrive while a statement is in flight share the next one; none
-// waits for company.
+// Dispatcher turns concurrent requests into few statements. Requests that arrive while a statement is in flight share the next one. A
+// FETCH waits a millisecond at most for others to share its decision (gather), and no other request waits for company.
 type Dispatcher struct {
 	db       *pg.DB
 	listener *pg.Listener
@@ -106,8 +106,8 @@ func New(db *pg.DB, listener *pg.Listener, log *slog.Logger, opts Options) *Disp
 		failures: failures{log: log},
 	}
 	d.idle.L = &d.mu
-	d.shared = decider{groups: d.opts.Groups, limit: d.opts.Decisions}
-	d.isolated = decider{groups: 1, limit: d.opts.Statements}
+	d.shared = decider{groups: d.opts.Groups, limit: d.opts.Decisions, company: make(chan struct{}, 1)}
+	d.isolated = decider{groups: 1, limit: d.opts.Statements, company: make(chan struct{}, 1)}
 	d.metrics = newMetrics()
 	d.send = d.metrics.measured(statements{
 		fetch: d.fetchMany, ack: d.ackMany, settle: d.settleMany, enqueue: enqueue, release: d.releaseMany,

@@ -81,7 +81,7 @@ func (c *crowd) work(w int) {
 		}
 		settled := c.Settle(c.t.Context(), acks, false)
 		for i := range settled {
-			if settled[i].Err != nil || settled[i].Job.Attempt != 1 {
+			if settled[i].Err != nil || jobs[i].Attempt != 1 {
 				c.t.Errorf("%+v", settled[i])
 			}
 		}

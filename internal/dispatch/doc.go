@@ -1,14 +1,16 @@
-// Package dispatch puts requests that come at the same time into one statement, and keeps requests for jobs waiting until a commit brings
-// some. It decides nothing: whose turn it is and what may be acknowledged is SQL. Jobs come from ojs.fetch_many, ojs.ack_many, ojs.settle
-// and ojs.enqueue_rows, and go to internal/http. The reasons, with figures, are in docs/design/0004-combining-and-waiting.md.
+// Package dispatch puts requests that come at the same time into one statement, and keeps requests
+// for jobs waiting until a commit brings some. It decides nothing: SQL says which job is next and
+// what may be acknowledged. Jobs come from ojs.fetch_many, ojs.ack_many, ojs.settle and
+// ojs.enqueue_rows, and go to internal/http. The reasons, with figures, are in
+// docs/design/0004-combining-and-waiting.md.
 //
 // # Where things stand
 //
 //	dispatch.go    the Dispatcher: what it bounds, how it begins and ends
 //	fetch.go       a FETCH: requests, and the groups that one call of ojs.fetch_many can serve
 //	poll.go        when the requests that wait are looked at again: wakes, intervals, backoff, quiet workers
-//	line.go        whose turn it is to be decided
-//	decide.go      decisions: which requests go into one, and who gets which jobs
+//	line.go        in which order groups of requests are decided
+//	decide.go      decisions: which requests share one, how long one waits for more, and who gets which jobs
 //	settle.go      ACK and NACK
 //	failures.go    what the log says of failed attempts
 //	enqueue.go     one job, or many

@@ -115,6 +115,7 @@ func (d *Dispatcher) arrive(f Fetch) *request {
 	r.arrived = d.arrivals
 	r.group = d.groupOf(&r.Fetch)
 	r.enter(&r.group.incoming, false)
+	r.group.decider.arrived()
 	d.lineUp(r.group)
 	return r
 }

@@ -21,14 +21,15 @@ type Settlement struct {
 	Requeue                 bool   // NACK
 }
 
-// Settled is the job as it is now, or why it is not settled.
+// Settled is the job as it is now, or why it is not settled. Of a job that was acknowledged without being asked for, only ID, State and
+// FinishedAt are set.
 type Settled struct {
 	Job sqlcgen.OjsJob
 	Err error // a *pg.Error
 }
 
-// Settle ends attempts, each of which succeeds or fails by itself, in one statement with those of other
-// callers. jobs: the answer is to hold args, meta, options, extra and result, too; only callers who want that share a statement then.
+// Settle ends attempts, each of which succeeds or fails by itself, in one statement with those of other callers. jobs: the answer is to
+// hold whole jobs; callers who want that share statements only with each other.
 func (d *Dispatcher) Settle(ctx context.Context, s []Settlement, jobs bool) []Settled {
 	if len(s) == 0 {
 		return nil

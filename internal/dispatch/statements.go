@@ -187,7 +187,7 @@ func (d *Dispatcher) releaseMany(ctx context.Context, ids, leases []string) (loc
 	return sqlcgen.New(d.db.Pool()).ReleaseMany(ctx, sqlcgen.ReleaseManyParams{Ids: ids, Leases: leases})
 }
 
-const ackMany = "select n, attempt, finished_at from ojs.ack_many($1, $2, $3, $4, $5)"
+const ackMany = "select n, finished_at from ojs.ack_many($1, $2, $3, $4, $5)"
 
 // Not (job).*, which a migration may make wider.
 var ackManyJobs = "select n, (job)." + strings.ReplaceAll(pg.JobColumns, ", ", ", (job).") +
@@ -236,17 +236,17 @@ func readAckedJobs(rows pgx.Rows, items int) ([]*sqlcgen.OjsJob, error) {
 	return acked, rows.Err()
 }
 
+// readAcked makes jobs of which only what the answer to an ACK without the job holds is set.
 func readAcked(rows pgx.Rows, items []ack) ([]*sqlcgen.OjsJob, error) {
 	acked, jobs := make([]*sqlcgen.OjsJob, len(items)), make([]sqlcgen.OjsJob, len(items))
 	var n int
-	var attempt int32
 	var at time.Time
-	_, err := pgx.ForEachRow(rows, []any{&n, &attempt, &at}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&n, &at}, func() error {
 		if err := checkPlace(n, len(items)); err != nil {
 			return err
 		}
 		finished := at
-		jobs[n-1] = sqlcgen.OjsJob{ID: items[n-1].ID, State: "completed", Attempt: attempt, FinishedAt: &finished}
+		jobs[n-1] = sqlcgen.OjsJob{ID: items[n-1].ID, State: "completed", FinishedAt: &finished}
 		acked[n-1] = &jobs[n-1]
 		return nil
 	})

@@ -23,7 +23,7 @@ func TestRowsOutOfTheirPlaceAreRefused(t *testing.T) {
 		"fetched": {"n, pool, " + pg.JobColumns, func(rows pgx.Rows) error {
 			return (&part{requests: make([]*request, sent)}).read(rows)
 		}},
-		"acknowledged": {"n, 1, now()", func(rows pgx.Rows) error {
+		"acknowledged": {"n, now()", func(rows pgx.Rows) error {
 			_, err := readAcked(rows, []ack{{Settlement: &Settlement{}}, {Settlement: &Settlement{}}})
 			return err
 		}},

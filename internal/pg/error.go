@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -20,6 +21,7 @@ import (
 const (
 	undefinedTable        = "42P01"
 	undefinedColumn       = "42703"
+	dependentObjects      = "2BP01"
 	undefinedFunction     = "42883"
 	undefinedObject       = "42704"
 	invalidSchemaName     = "3F000"
@@ -31,6 +33,7 @@ const (
 	deadlocked            = "40P01"
 	notSupported          = "0A000"
 	internalError         = "XX000"
+	protocolViolation     = "08P01"
 
 	ownClass         = "OJ" // errors that our functions raise
 	dataClass        = "22" // a value the caller sent does not fit
@@ -156,7 +159,7 @@ func (d *DB) overloaded(err error) *Error {
 }
 
 func (d *DB) unreachable(err error) *Error {
-	row, ok := d.Problems[connectionClass]
+	row, ok := d.Problems()[connectionClass]
 	if !ok {
 		row = Problem{
 			Code: codeNotReachable, Status: http.StatusServiceUnavailable, Retryable: true,
@@ -167,11 +170,9 @@ func (d *DB) unreachable(err error) *Error {
 }
 
 func (d *DB) fromPostgres(pgErr *pgconn.PgError, err error) *Error {
-	row, ok := d.Problems[pgErr.Code]
+	row, ok := d.problem(pgErr.Code)
 	if Outdated(pgErr) {
-		row, ok = d.Problems[notSupported], d.schemaChanging()
-	} else if !ok {
-		row, ok = d.Problems[pgErr.Code[:min(2, len(pgErr.Code))]]
+		row, ok = d.Problems()[notSupported], d.schemaChanging()
 	}
 	if !ok {
 		return &Error{SQLState: pgErr.Code, Code: codeInternal, Status: http.StatusInternalServerError, Message: "internal error", Err: err}
@@ -199,6 +200,47 @@ func (d *DB) fromPostgres(pgErr *pgconn.PgError, err error) *Error {
 		e.Details = map[string]any{"constraint": pgErr.ConstraintName}
 	}
 	return e
+}
+
+// problems are the rows of ojs.problem as they were read last.
+type problems struct {
+	known  atomic.Pointer[map[string]Problem]
+	mu     sync.Mutex
+	readAt time.Time // again, because one was not known
+}
+
+// Problems are the rows of ojs.problem by SQLSTATE, or by its class of two characters.
+func (d *DB) Problems() map[string]Problem {
+	if known := d.problems.known.Load(); known != nil {
+		return *known
+	}
+	return nil
+}
+
+// problem is the row for a SQLSTATE, or else for its class. One of our own that is not known is raised by functions of a later release; so
+// the table is read again, once in a second at most.
+func (d *DB) problem(state string) (row Problem, ok bool) {
+	row, ok = d.Problems()[state]
+	if !ok && strings.HasPrefix(state, ownClass) {
+		d.readProblemsAgain()
+		row, ok = d.Problems()[state]
+	}
+	if !ok {
+		row, ok = d.Problems()[state[:min(2, len(state))]]
+	}
+	return row, ok
+}
+
+func (d *DB) readProblemsAgain() {
+	d.problems.mu.Lock()
+	defer d.problems.mu.Unlock()
+	if time.Since(d.problems.readAt) < time.Second {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = d.loadProblems(ctx) // the class answers then
+	d.problems.readAt = time.Now()
 }
 
 // ownDetails is the object that our functions send as DETAIL, for the caller. PostgreSQL's own is text, and may quote rows.

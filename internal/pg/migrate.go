@@ -1,13 +1,11 @@
 package pg
 
 import (
-	"bytes"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
 	"io/fs"
-	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -22,21 +20,15 @@ import (
 	"github.com/ojs-pg/ojs-pg/db"
 )
 
-// Direction is where to migrate.
-type Direction struct {
-	down bool
-	to   int64
-}
+// Direction is where to migrate. There is no way back to an earlier release: that is a restore.
+type Direction struct{ down bool }
 
 var (
-	// Up applies every migration that is missing.
+	// Up applies every migration that is missing, and the code that has changed.
 	Up = Direction{}
-	// Down takes everything back, all jobs included.
+	// Down removes the schema, all jobs included.
 	Down = Direction{down: true}
 )
-
-// DownTo takes back every migration above a version.
-func DownTo(version int64) Direction { return Direction{down: true, to: version} }
 
 // Progress is told before each migration which one it is and how many are done; at the end
 // with done equal to total.
@@ -45,15 +37,24 @@ type Progress func(name string, done, total int64)
 // Migrate changes the schema of the database at url, whose role must be a superuser or have
 // CREATEROLE and own the database. Several may run at once: they take turns.
 func Migrate(ctx context.Context, url string, direction Direction, progress Progress) error {
-	return MigrateFrom(ctx, db.Files(), url, direction, progress)
+	return MigrateFrom(ctx, OwnSource(), url, direction, progress)
 }
 
-// MigrateFrom is Migrate with other migrations, such as those of a release to come.
-func MigrateFrom(ctx context.Context, files fs.FS, url string, direction Direction, progress Progress) error {
+// Source is what a schema is made from: files, the release they belong to, and the oldest one whose servers may run with them.
+type Source struct {
+	Migrations, Code     fs.FS
+	Release, NeedsServer string
+}
+
+// OwnSource is what was compiled in.
+func OwnSource() Source { return Source{db.Files(), db.Code(), db.Release, db.NeedsServer} }
+
+// MigrateFrom is Migrate with other files, such as those of a release to come.
+func MigrateFrom(ctx context.Context, from Source, url string, direction Direction, progress Progress) error {
 	if progress == nil {
 		progress = func(string, int64, int64) {}
 	}
-	m, err := newMigrator(url, files)
+	m, err := newMigrator(url, from)
 	if err != nil {
 		return err
 	}
@@ -64,7 +65,7 @@ func MigrateFrom(ctx context.Context, files fs.FS, url string, direction Directi
 	}
 	defer unlock()
 	if direction.down {
-		return m.down(ctx, direction.to, progress)
+		return m.down(ctx, progress)
 	}
 	return m.up(ctx, progress)
 }
@@ -82,7 +83,11 @@ type SchemaStatus struct {
 	Migrations []Migration
 	// Hash is the one stored in the database, empty if there is none.
 	Hash string
-	// Current says that all migrations are applied and unchanged since.
+	// Code names the files of code that migrate up would run, because they are new or have changed.
+	Code []string
+	// Release is that of the database's code, and NeedsServer the oldest one whose servers may run with it; empty: there is none.
+	Release, NeedsServer string
+	// Current says that all migrations and all code are applied and unchanged since.
 	Current bool
 	// Unfit counts the roles, owners, policies and grants that a restore has left out and migrate up puts right; empty: none.
 	Unfit string
@@ -90,7 +95,7 @@ type SchemaStatus struct {
 
 // Status compares the database at url with the migrations compiled in, and changes nothing.
 func Status(ctx context.Context, url string) (SchemaStatus, error) {
-	m, err := newMigrator(url, db.Files())
+	m, err := newMigrator(url, OwnSource())
 	if err != nil {
 		return SchemaStatus{}, err
 	}
@@ -107,8 +112,14 @@ func Status(ctx context.Context, url string) (SchemaStatus, error) {
 		if status.Unfit, err = m.unfit(ctx); err != nil {
 			return SchemaStatus{}, err
 		}
+		if status.Release, status.NeedsServer, err = m.release(ctx); err != nil {
+			return SchemaStatus{}, err
+		}
 	}
-	status.Current = status.Hash == db.Hash()
+	if status.Code, err = m.codeToApply(ctx); err != nil {
+		return SchemaStatus{}, err
+	}
+	status.Current = status.Hash == db.Hash() && len(status.Code) == 0
 	for _, source := range m.provider.ListSources() {
 		at, ok := applied[source.Version]
 		status.Migrations = append(status.Migrations, Migration{Version: source.Version, Name: source.Path, Applied: ok, AppliedAt: at})
@@ -134,13 +145,14 @@ const (
 type migrator struct {
 	db       *sql.DB
 	provider *goose.Provider
-	files    fs.FS
+	files    fs.FS // the migrations
+	from     Source
 	inUse    bool         // servers may be running
 	lockWait atomic.Int64 // time.Duration, for a lock
 	failed   atomic.Pointer[failedStatement]
 }
 
-func newMigrator(url string, files fs.FS) (*migrator, error) {
+func newMigrator(url string, from Source) (*migrator, error) {
 	pool, _, err := parseURL(url) // the URL may be a server's, with settings of a pool
 	if err != nil {
 		return nil, fmt.Errorf("read the database URL: %w", err)
@@ -150,12 +162,12 @@ func newMigrator(url string, files fs.FS) (*migrator, error) {
 	if cfg.RuntimeParams["application_name"] == "" {
 		cfg.RuntimeParams["application_name"] = "ojs-pg migrate"
 	}
-	m := &migrator{files: files}
+	m := &migrator{files: from.Migrations, from: from}
 	m.lockWait.Store(int64(firstLockTimeout))
 	cfg.Tracer = m
 	conn := stdlib.OpenDB(*cfg, stdlib.OptionAfterConnect(m.setLockTimeout), stdlib.OptionResetSession(m.setLockTimeout))
-	provider, err := goose.NewProvider(goose.DialectCustom, conn, files,
-		goose.WithStore(versions{files}),
+	provider, err := goose.NewProvider(goose.DialectCustom, conn, from.Migrations,
+		goose.WithStore(versions{from.Migrations}),
 		goose.WithDisableGlobalRegistry(true),
 		goose.WithLogger(goose.NopLogger()))
 	if err != nil {
@@ -208,7 +220,12 @@ func (m *migrator) lock(ctx context.Context) (unlock func(), err error) {
 	}
 	conn, err := m.db.Conn(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("connect to migrate: %w", err)
+		return nil, fmt.Errorf("connect to migrate: %w", explainRefusal(err))
+	}
+	// The lock belongs to a session.
+	err = conn.Raw(func(c any) error { return refusePooler(ctx, c.(*stdlib.Conn).Conn()) })
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("connect to migrate: %w", err), conn.Close())
 	}
 	if err := locker.SessionLock(ctx, conn); err != nil {
 		return nil, errors.Join(fmt.Errorf("wait for the migration lock: %w", err), conn.Close())
@@ -223,6 +240,12 @@ func (m *migrator) lock(ctx context.Context) (unlock func(), err error) {
 
 // up leaves nothing behind where not even the first migration could be applied: each is one transaction.
 func (m *migrator) up(ctx context.Context, progress Progress) error {
+	if err := m.refuseEncoding(ctx); err != nil {
+		return err
+	}
+	if err := m.refuseNewer(ctx); err != nil {
+		return err
+	}
 	if err := m.refuseChanged(ctx); err != nil {
 		return err
 	}
@@ -230,6 +253,9 @@ func (m *migrator) up(ctx context.Context, progress Progress) error {
 		return err
 	}
 	if err := m.upByStep(ctx, progress); err != nil {
+		return err
+	}
+	if err := m.applyCode(ctx); err != nil {
 		return err
 	}
 	return m.keepPrivileges(ctx)
@@ -265,26 +291,18 @@ func (m *migrator) upByStep(ctx context.Context, progress Progress) error {
 	}
 }
 
-func (m *migrator) down(ctx context.Context, to int64, progress Progress) error {
+func (m *migrator) down(ctx context.Context, progress Progress) error {
 	start, err := m.provider.GetDBVersion(ctx)
 	if err != nil {
 		return fmt.Errorf("read the schema's version: %w", explain(err))
-	}
-	if to > start {
-		return fmt.Errorf("the schema is at version %d, which is below %d already", start, to)
-	}
-	if to > 0 {
-		if err := m.refuseParts(to, start); err != nil {
-			return err
-		}
 	}
 	stored, _, err := m.storedHash(ctx)
 	if err != nil {
 		return err
 	}
 	m.inUse = stored != ""
-	for version := start; version > to; {
-		progress(fmt.Sprintf("%05d", version), start-version, start-to)
+	for version := start; version > 0; {
+		progress(fmt.Sprintf("%05d", version), start-version, start)
 		err := m.withLockRetry(ctx, func() error {
 			_, err := m.provider.Down(ctx)
 			return m.locate(err)
@@ -296,30 +314,17 @@ func (m *migrator) down(ctx context.Context, to int64, progress Progress) error 
 			return fmt.Errorf("read the schema's version: %w", err)
 		}
 	}
-	progress("", start-to, start-to)
-	return m.keepPrivileges(ctx)
+	progress("", start, start)
+	return nil
 }
 
-// refuseParts stops before a part of the schema is said to be gone and is not: the files of the first release have one way
-// down, which is the first one's.
-func (m *migrator) refuseParts(to, start int64) error {
-	names, err := fs.Glob(m.files, "*.sql")
-	if err != nil {
-		return fmt.Errorf("look for migrations: %w", err)
+func (m *migrator) refuseEncoding(ctx context.Context) error {
+	var encoding string
+	if err := m.db.QueryRowContext(ctx, "show server_encoding").Scan(&encoding); err != nil {
+		return fmt.Errorf("read the encoding of the database: %w", err)
 	}
-	for _, name := range slices.Backward(names) {
-		prefix, _, _ := strings.Cut(name, "_")
-		version, err := strconv.ParseInt(prefix, 10, 64)
-		if err != nil || version <= to || version > start {
-			continue
-		}
-		text, err := fs.ReadFile(m.files, name)
-		if err != nil {
-			return fmt.Errorf("read a migration: %w", err)
-		}
-		if !bytes.Contains(text, []byte("-- +goose Down")) {
-			return fmt.Errorf("migration %05d cannot be taken back by itself: only all of them can, which is to version 0", version)
-		}
+	if encoding != "UTF8" {
+		return encodingError(encoding)
 	}
 	return nil
 }

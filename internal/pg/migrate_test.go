@@ -124,29 +124,6 @@ func TestMigrateUpDownUp(t *testing.T) {
 	}
 }
 
-func TestMigratePartOfTheWay(t *testing.T) {
-	t.Parallel()
-	d := pgtest.New(t)
-	s, all := status(t, d.URL)
-	last := s.Migrations[all-1].Version
-	// The files of the first release have one way down between them.
-	err := pg.Migrate(t.Context(), d.URL, pg.DownTo(last-1), nil)
-	if err == nil || !strings.Contains(err.Error(), "cannot be taken back by itself") {
-		t.Errorf("a part of the way down: %v", err)
-	}
-	if err := pg.Migrate(t.Context(), d.URL, pg.DownTo(last+1), nil); err == nil {
-		t.Error("down to a version above was accepted")
-	}
-	if s, applied := status(t, d.URL); !s.Current || applied != all {
-		t.Errorf("after refusals: %+v", s)
-	}
-	migrate(t, d.URL, pg.Down)
-	migrate(t, d.URL, pg.Up)
-	if s, _ := status(t, d.URL); !s.Current {
-		t.Errorf("up again: %+v", s)
-	}
-}
-
 func TestForeignSchema(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -277,7 +254,7 @@ func TestMigrateWaitsInTurns(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), "select from ojs.job"); err != nil {
 		t.Fatal(err)
 	}
-	later := pgtest.Migrations(t, map[string]string{"90001_note.sql": "-- +goose Up\nalter table ojs.job add column note text;\n"})
+	later := pgtest.Later(t, map[string]string{"migrations/90001_note.sql": "-- +goose Up\nalter table ojs.job add column note text;\n"})
 	done := make(chan error, 1)
 	go func() { done <- pg.MigrateFrom(t.Context(), later, d.URL, pg.Up, nil) }()
 	refusals := func() (n int) {
@@ -321,7 +298,7 @@ func TestAMigrationThatFailsIsLocated(t *testing.T) {
 		"before any is sent":        {head + "select 1", ": "},
 	} {
 		t.Run(name, func(t *testing.T) {
-			files := pgtest.Migrations(t, map[string]string{"90001_more.sql": c.text})
+			files := pgtest.Later(t, map[string]string{"migrations/90001_more.sql": c.text})
 			err := pg.MigrateFrom(t.Context(), files, d.URL, pg.Up, nil)
 			if err == nil || !strings.Contains(err.Error(), "90001_more.sql"+c.where) {
 				t.Errorf("it says %v, want 90001_more.sql%s", err, c.where)

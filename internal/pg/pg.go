@@ -48,13 +48,13 @@ type Config struct {
 
 // DB is an open database.
 type DB struct {
-	// Problems are the rows of ojs.problem by SQLSTATE, or by its class of two characters.
-	Problems map[string]Problem
+	problems problems
 
 	cut      context.CancelFunc
 	pool     *pgxpool.Pool
 	probe    *pgxpool.Pool // of one connection, which no work can occupy
 	listen   *pgx.ConnConfig
+	pooled   bool // the pool's connections may share sessions, through PgBouncer
 	turns    turns
 	retries  *fair.Gate // of WithLockRetry
 	changing changing
@@ -68,7 +68,7 @@ const (
 )
 
 // Open connects, for which each host of the URL has its connect_timeout, and loads the table of problems within 30 s. A database without
-// our schema opens too, for CheckSchema to explain.
+// our schema opens too, for CheckSchema to explain. Fails with ErrPooler if URL leads to a pooler and ListenURL is empty.
 func Open(ctx context.Context, cfg Config) (*DB, error) {
 	lifetime, cut := context.WithCancel(context.Background())
 	pool, err := openPool(cfg, lifetime)
@@ -77,7 +77,8 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 		return nil, err
 	}
 	d := &DB{
-		cut: cut, pool: pool, listen: pool.Config().ConnConfig, turns: newTurns(pool.Config().MaxConns),
+		cut: cut, pool: pool, listen: pool.Config().ConnConfig, pooled: cfg.ListenURL != "",
+		turns:   newTurns(pool.Config().MaxConns),
 		retries: fair.NewGate(lockRetries, nil), checkTimeout: checkTimeout,
 	}
 	probe := pool.Config()
@@ -103,11 +104,17 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 func (d *DB) connect(ctx context.Context, timeout time.Duration) error {
 	conn, err := d.pool.Acquire(ctx)
 	if err != nil {
-		return fmt.Errorf("connect to the database: %w", err)
+		return fmt.Errorf("connect to the database: %w", explainRefusal(err))
 	}
-	conn.Release()
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
+	if !d.pooled {
+		err = refusePooler(ctx, conn.Conn())
+	}
+	conn.Release()
+	if err != nil {
+		return fmt.Errorf("connect to the database: %w", err)
+	}
 	return d.loadProblems(ctx)
 }
 
@@ -130,9 +137,8 @@ func openPool(cfg Config, lifetime context.Context) (*pgxpool.Pool, error) {
 	}
 	configure(poolCfg.ConnConfig, cfg, lifetime)
 	if cfg.ListenURL != "" {
-		// The session of the next statement may be another one. PgBouncer takes no settings that it does not know.
-		delete(poolCfg.ConnConfig.RuntimeParams, "search_path")
-		delete(poolCfg.ConnConfig.RuntimeParams, "jit")
+		// The session of the next statement may be another one.
+		forPooler(poolCfg.ConnConfig.RuntimeParams)
 		if !strings.Contains(cfg.URL, "default_query_exec_mode") {
 			poolCfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 		}
@@ -159,7 +165,7 @@ func openPool(cfg Config, lifetime context.Context) (*pgxpool.Pool, error) {
 	return pool, nil
 }
 
-// parseURL reads a URL, which may have settings of a pool, and says which of these it has.
+// parseURL reads a URL, which may have settings of a pool, and says which of these it has. Sessions will have the required settings.
 func parseURL(url string) (cfg *pgxpool.Config, given map[string]bool, err error) {
 	conn, err := pgx.ParseConfig(url)
 	if err != nil {
@@ -172,6 +178,7 @@ func parseURL(url string) (cfg *pgxpool.Config, given map[string]bool, err error
 	for name := range conn.RuntimeParams {
 		given[name] = true
 	}
+	require(cfg.ConnConfig.RuntimeParams)
 	return cfg, given, nil
 }
 
@@ -188,9 +195,8 @@ func listenConfig(cfg Config, lifetime context.Context) (*pgx.ConnConfig, error)
 func configure(conn *pgx.ConnConfig, cfg Config, lifetime context.Context) {
 	detectLoss(&conn.Config)
 	conn.DialFunc = dialUntil(lifetime, conn.DialFunc)
-	// All our SQL names its schema, and times leave as instants. The planner overrates queries of tables without statistics, and compiling
-	// one takes half a second.
-	params := map[string]string{"search_path": "", "timezone": "UTC", "jit": "off"}
+	// The planner overrates queries of tables without statistics, and compiling one takes half a second.
+	params := map[string]string{"jit": "off"}
 	if cfg.AppName != "" {
 		params["application_name"] = cfg.AppName
 	}
@@ -266,12 +272,13 @@ func (d *DB) loadProblems(ctx context.Context) error {
 	if err != nil {
 		return ignoreMissing(err)
 	}
-	d.Problems = make(map[string]Problem, len(rows))
+	known := make(map[string]Problem, len(rows))
 	for _, r := range rows {
-		d.Problems[r.Sqlstate] = Problem{
+		known[r.Sqlstate] = Problem{
 			SQLState: r.Sqlstate, Code: r.Code, Status: int(r.HttpStatus), Retryable: r.Retryable, Title: r.Title, Hint: r.Hint,
 		}
 	}
+	d.problems.known.Store(&known)
 	return nil
 }
 
@@ -293,12 +300,17 @@ func ignoreMissing(err error) error {
 // ErrSchema means that the database does not hold the schema this program was built for.
 var ErrSchema = errors.New("the database does not have this program's schema")
 
-// CheckSchema compares the schema with the one compiled in, within 10 s; its error says what to do. A schema that later migrations have
-// been applied to is accepted: they keep what earlier programs call.
+// ErrRelease is an ErrSchema that goes by itself when the other half of an upgrade is done: the schema is of a release that this program
+// may not run with.
+var ErrRelease = fmt.Errorf("%w", ErrSchema)
+
+// CheckSchema compares the schema with the one compiled in, within 10 s; its error says what to do. A schema of a later release is accepted
+// if it says that servers of this one may run with it.
 func (d *DB) CheckSchema(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, d.checkTimeout)
 	defer cancel()
-	hash, err := sqlcgen.New(d.pool).SchemaHashes(ctx, db.Version())
+	queries := sqlcgen.New(d.pool)
+	hash, err := queries.SchemaHashes(ctx, db.Version())
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) {
 		switch pgErr.Code {
@@ -313,15 +325,37 @@ func (d *DB) CheckSchema(ctx context.Context) error {
 		return fmt.Errorf("read the schema's hash: %w", err)
 	case hash.Stored == "":
 		return fmt.Errorf("%w: %s", ErrSchema, emptyAdvice)
+	case hash.AtVersion == "":
+		return fmt.Errorf("%w: it lacks the latest migrations. Run: ojs-pg migrate up", ErrRelease)
 	case hash.AtVersion != db.Hash():
 		return fmt.Errorf("%w: %s", ErrSchema, recreateAdvice)
+	}
+	if err := fits(queries.SchemaRelease(ctx)); err != nil {
+		return err
 	}
 	return d.checkFit(ctx)
 }
 
-const recreateAdvice = "it was made by another pre-release, or is not migrated to the end. Try: ojs-pg migrate up. " +
-	"Before 0.1.0 migrations change in place, so if that refuses, recreate the schema (this deletes all jobs): " +
-	`psql -c "drop schema ojs cascade; drop table if exists public.ojs_goose_version", then: ojs-pg migrate up`
+// fits says whether this program's servers may run with the functions that the database has.
+func fits(has sqlcgen.SchemaReleaseRow, err error) error {
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return fmt.Errorf("%w: it lacks its functions. Run: ojs-pg migrate up", ErrRelease)
+	case err != nil:
+		return fmt.Errorf("read the schema's release: %w", err)
+	case older(db.Release, has.NeedsServer):
+		return fmt.Errorf("%w: it is of release %s, which needs servers of release %s or later, and this one is of %s. Start a later one",
+			ErrRelease, has.Release, has.NeedsServer, db.Release)
+	case older(has.Release, db.Release):
+		return fmt.Errorf("%w: it is of release %s, and this program of %s. Run: ojs-pg migrate up", ErrRelease, has.Release, db.Release)
+	case has.Release == db.Release && has.CodeHash != db.OwnCodeHash():
+		return fmt.Errorf("%w: its functions are of another build of release %s. Run: ojs-pg migrate up", ErrRelease, db.Release)
+	}
+	return nil
+}
+
+const recreateAdvice = "its tables were made by a build before the first release. Its jobs can be carried over (docs/upgrade.md). " +
+	`To begin anew, which deletes all jobs: psql -c "drop schema ojs cascade", then: ojs-pg migrate up`
 
 const emptyAdvice = "there is a schema ojs without the rows that belong to it, as a dump of the schema alone makes it (pg_dump -s). " +
 	`Take an empty database, or drop the schema: psql -c "drop schema ojs cascade". Then: ojs-pg migrate up`

@@ -35,41 +35,41 @@ func TestErrors(t *testing.T) {
 		},
 		"an error without details has the table's hint": {
 			`select ojs._raise('OJ404', 'job y does not exist')`,
-			pg.Error{SQLState: "OJ404", Code: "not_found", Status: 404, Message: "job y does not exist", Hint: db.Problems["OJ404"].Hint},
+			pg.Error{SQLState: "OJ404", Code: "not_found", Status: 404, Message: "job y does not exist", Hint: db.Problems()["OJ404"].Hint},
 		},
 		"a value of the wrong form is quoted": {
 			`select 'nonsense'::uuid`,
 			pg.Error{
 				SQLState: "22P02", Code: "invalid_payload", Status: 400, Message: `invalid input syntax for type uuid: "nonsense"`,
-				Hint: db.Problems["22P02"].Hint,
+				Hint: db.Problems()["22P02"].Hint,
 			},
 		},
 		"bad UTF-8": {
 			`select convert_from('\xff', 'utf8')`,
 			pg.Error{
 				SQLState: "22021", Code: "invalid_payload", Status: 400, Message: `invalid byte sequence for encoding "UTF8": 0xff`,
-				Hint: db.Problems["22021"].Hint,
+				Hint: db.Problems()["22021"].Hint,
 			},
 		},
 		"missing rights are told without naming what is behind": {
 			`select * from ojs.tenant_role`,
 			pg.Error{
-				SQLState: "42501", Code: "TENANT_ACCESS_DENIED", Status: 403, Message: db.Problems["42501"].Title,
-				Hint: db.Problems["42501"].Hint,
+				SQLState: "42501", Code: "TENANT_ACCESS_DENIED", Status: 403, Message: db.Problems()["42501"].Title,
+				Hint: db.Problems()["42501"].Hint,
 			},
 		},
 		"a serialization failure may be retried": {
 			raise("40001"),
 			pg.Error{
-				SQLState: "40001", Code: "backend_unavailable", Status: 503, Retryable: true, Message: db.Problems["40001"].Title,
-				Hint: db.Problems["40001"].Hint,
+				SQLState: "40001", Code: "backend_unavailable", Status: 503, Retryable: true, Message: db.Problems()["40001"].Title,
+				Hint: db.Problems()["40001"].Hint,
 			},
 		},
 		"an SQLSTATE without a row has its class's": {
 			raise("53400"),
 			pg.Error{
-				SQLState: "53400", Code: "backend_unavailable", Status: 503, Retryable: true, Message: db.Problems["53"].Title,
-				Hint: db.Problems["53"].Hint,
+				SQLState: "53400", Code: "backend_unavailable", Status: 503, Retryable: true, Message: db.Problems()["53"].Title,
+				Hint: db.Problems()["53"].Hint,
 			},
 		},
 		"the unknown says nothing": {
@@ -79,15 +79,15 @@ func TestErrors(t *testing.T) {
 		"a statement timeout": {
 			`set statement_timeout = 1; select pg_sleep(60)`,
 			pg.Error{
-				SQLState: "57014", Code: "backend_unavailable", Status: 503, Retryable: true, Message: db.Problems["57"].Title,
-				Hint: db.Problems["57"].Hint,
+				SQLState: "57014", Code: "backend_unavailable", Status: 503, Retryable: true, Message: db.Problems()["57"].Title,
+				Hint: db.Problems()["57"].Hint,
 			},
 		},
 		"a session that was ended": {
 			`select pg_terminate_backend(pg_backend_pid())`,
 			pg.Error{
-				SQLState: "57P01", Code: "backend_unavailable", Status: 503, Retryable: true, Message: db.Problems["57"].Title,
-				Hint: db.Problems["57"].Hint,
+				SQLState: "57P01", Code: "backend_unavailable", Status: 503, Retryable: true, Message: db.Problems()["57"].Title,
+				Hint: db.Problems()["57"].Hint,
 			},
 		},
 	}

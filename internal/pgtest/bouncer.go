@@ -11,6 +11,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -18,8 +19,8 @@ import (
 )
 
 // Bouncer starts PgBouncer in transaction mode with a few connections to the server of address, a postgres:// URL, and returns the same
-// address through it. Without the program the test fails.
-func Bouncer(t testing.TB, address string) string {
+// address through it. settings are more lines for its configuration, which prevail. Without the program the test fails.
+func Bouncer(t testing.TB, address string, settings ...string) string {
 	t.Helper()
 	program, err := exec.LookPath("pgbouncer")
 	if err != nil {
@@ -35,7 +36,7 @@ func Bouncer(t testing.TB, address string) string {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	port := freePort(t)
-	args, err := configureBouncer(dir, to, port)
+	args, err := configureBouncer(dir, to, port, settings)
 	if err != nil {
 		t.Fatalf("configure PgBouncer: %v", err)
 	}
@@ -75,7 +76,7 @@ func freePort(t testing.TB) int {
 }
 
 // configureBouncer writes PgBouncer's files for a server, and returns its arguments. It refuses to be root, so as root it becomes nobody.
-func configureBouncer(dir string, to *url.URL, port int) (args []string, err error) {
+func configureBouncer(dir string, to *url.URL, port int, settings []string) (args []string, err error) {
 	password, _ := to.User.Password()
 	config, users := filepath.Join(dir, "pgbouncer.ini"), filepath.Join(dir, "users")
 	files := map[string]string{
@@ -91,7 +92,8 @@ auth_file = %s
 pool_mode = transaction
 default_pool_size = 6
 max_client_conn = 200
-`, to.Hostname(), to.Port(), port, users),
+%s
+`, to.Hostname(), to.Port(), port, users, strings.Join(settings, "\n")),
 	}
 	for name, content := range files {
 		if err := os.WriteFile(name, []byte(content), 0o600); err != nil {

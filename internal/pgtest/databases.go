@@ -40,7 +40,7 @@ const templateLock = 0x6f6a735f74657374
 // prepareTemplate makes sure that the migrated template exists, once per server: several test
 // processes may come at once, and an earlier one may have died half-way.
 func (s *server) prepareTemplate(ctx context.Context) error {
-	s.template = "ojs_template_" + db.Hash()[:12]
+	s.template = "ojs_template_" + db.Hash()[:6] + db.OwnCodeHash()[:6]
 	conn, err := s.admin.Acquire(ctx)
 	if err != nil {
 		return err

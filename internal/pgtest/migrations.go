@@ -6,25 +6,48 @@ import (
 	"testing/fstest"
 
 	"github.com/ojs-pg/ojs-pg/db"
+	"github.com/ojs-pg/ojs-pg/internal/pg"
 )
 
-// Migrations are the project's with more behind them: file names and their contents.
-func Migrations(t testing.TB, more map[string]string) fs.FS {
+// LaterRelease is the release of what Later returns.
+const LaterRelease = "99.0.0"
+
+// Later is a release to come: the project's files, and others behind or instead of them, by their paths below db.
+func Later(t testing.TB, files map[string]string) pg.Source {
 	t.Helper()
-	files := fstest.MapFS{}
-	entries, err := fs.ReadDir(db.Files(), ".")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, entry := range entries {
-		raw, err := fs.ReadFile(db.Files(), entry.Name())
+	all := fstest.MapFS{}
+	for dir, from := range map[string]fs.FS{"migrations": db.Files(), "code": db.Code()} {
+		err := fs.WalkDir(from, ".", func(path string, entry fs.DirEntry, err error) error {
+			if err != nil || entry.IsDir() {
+				return err
+			}
+			raw, err := fs.ReadFile(from, path)
+			all[dir+"/"+path] = &fstest.MapFile{Data: raw}
+			return err
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		files[entry.Name()] = &fstest.MapFile{Data: raw}
 	}
-	for name, content := range more {
-		files[name] = &fstest.MapFile{Data: []byte(content)}
+	for name, content := range files {
+		all[name] = &fstest.MapFile{Data: []byte(content)}
 	}
-	return files
+	below := func(dir string) fs.FS {
+		sub, err := fs.Sub(all, dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return sub
+	}
+	return pg.Source{Migrations: below("migrations"), Code: below("code"), Release: LaterRelease, NeedsServer: db.NeedsServer}
+}
+
+// CodeFile is the text of a file of code.
+func CodeFile(t testing.TB, name string) string {
+	t.Helper()
+	text, err := fs.ReadFile(db.Code(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }

@@ -19,7 +19,7 @@ import (
 )
 
 // Cron tells the database when cron jobs are due: what an expression means is read here, everything
-// else is SQL's (db/migrations/00083_cron.sql). Any number of servers may do so at once.
+// else is SQL's (db/code/cron/cron.sql). Any number of servers may do so at once.
 type Cron struct {
 	q   *sqlcgen.Queries
 	log *slog.Logger

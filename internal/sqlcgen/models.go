@@ -7,6 +7,8 @@ package sqlcgen
 import (
 	"encoding/json"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
 // Credentials of HTTP, without their hashes. For operators.
@@ -287,10 +289,13 @@ type OjsRule struct {
 	ThrottledTo *int32 `json:"throttled_to"`
 	// The lower of both, which decisions obey; null: as many as there are.
 	Most *int32 `json:"most"`
+	// The transaction in which most began to be not null; null: most is. A count in ojs.usage with another one belongs to an earlier limit, and
+	// may lack what happened while there was none.
+	LimitXid pgtype.Uint64 `json:"limit_xid"`
 }
 
 // What holds dispatch back, one row per tenant (empty: all together) and queue (empty: all): max_concurrency, lowered while the tenant is
-// throttled; active: how many jobs the last decision counted against it, those decided ahead included; paused_at, paused_by and
+// throttled; active: how many jobs count against it; paused_at, paused_by and
 // reason of a pause; limit_reason. A tenant sees the rules about itself, and not who made them, and why.
 type OjsRuleStat struct {
 	// The tenant; empty: all together.
@@ -299,7 +304,7 @@ type OjsRuleStat struct {
 	Queue string `json:"queue"`
 	// How many jobs may run at once; null: as many as there are.
 	MaxConcurrency *int32 `json:"max_concurrency"`
-	// How many jobs the last decision counted against the limit, those decided ahead included.
+	// How many jobs the last decision counted against the limit.
 	Active *int32 `json:"active"`
 	// Since when nothing is handed out; null: dispatch goes on.
 	PausedAt *time.Time `json:"paused_at"`
@@ -332,8 +337,6 @@ type OjsTenant struct {
 	PriorityBoost int32 `json:"priority_boost"`
 	// When the tenant was first configured; null: it is not, and the row is there for a pause, a throttle or a suspension, with which it goes.
 	CreatedAt *time.Time `json:"created_at"`
-	// Whether a row of ojs.rule is about it. Others are handed out without a look at the rules.
-	Limited bool `json:"limited"`
 	// The highest priority that a new job of the tenant may have; -100 to 100; 100: no limit.
 	MaxPriority int32 `json:"max_priority"`
 	// What becomes of a new job above max_priority: it is refused (refuse), or gets max_priority (clamp).

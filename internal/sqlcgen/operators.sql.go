@@ -169,7 +169,7 @@ func (q *Queries) ConfigureQueue(ctx context.Context, arg ConfigureQueueParams) 
 }
 
 const configureTenant = `-- name: ConfigureTenant :one
-select tenant_id, weight, priority_boost, created_at, limited, max_priority, over_priority, throttle from ojs.configure_tenant($1::text, $2::numeric, $3::int,
+select tenant_id, weight, priority_boost, created_at, max_priority, over_priority, throttle from ojs.configure_tenant($1::text, $2::numeric, $3::int,
     $4::int, $5::text)
 `
 
@@ -195,7 +195,6 @@ func (q *Queries) ConfigureTenant(ctx context.Context, arg ConfigureTenantParams
 		&i.Weight,
 		&i.PriorityBoost,
 		&i.CreatedAt,
-		&i.Limited,
 		&i.MaxPriority,
 		&i.OverPriority,
 		&i.Throttle,
@@ -494,7 +493,7 @@ func (q *Queries) KeyOwners(ctx context.Context, hashes [][]byte) ([]KeyOwnersRo
 }
 
 const limitConcurrency = `-- name: LimitConcurrency :one
-select tenant_id, queue, max_concurrency, paused_at, paused_by, reason, limit_reason, throttled_to, most from ojs.limit_concurrency($1::int, $2::text, $3::text,
+select tenant_id, queue, max_concurrency, paused_at, paused_by, reason, limit_reason, throttled_to, most, limit_xid from ojs.limit_concurrency($1::int, $2::text, $3::text,
     $4::text)
 `
 
@@ -523,6 +522,7 @@ func (q *Queries) LimitConcurrency(ctx context.Context, arg LimitConcurrencyPara
 		&i.LimitReason,
 		&i.ThrottledTo,
 		&i.Most,
+		&i.LimitXid,
 	)
 	return i, err
 }
@@ -621,7 +621,7 @@ func (q *Queries) NoteRefusals(ctx context.Context, arg NoteRefusalsParams) erro
 }
 
 const pause = `-- name: Pause :one
-select tenant_id, queue, max_concurrency, paused_at, paused_by, reason, limit_reason, throttled_to, most from ojs.pause($1::text, $2::text, $3::text)
+select tenant_id, queue, max_concurrency, paused_at, paused_by, reason, limit_reason, throttled_to, most, limit_xid from ojs.pause($1::text, $2::text, $3::text)
 `
 
 type PauseParams struct {
@@ -643,6 +643,7 @@ func (q *Queries) Pause(ctx context.Context, arg PauseParams) (OjsRule, error) {
 		&i.LimitReason,
 		&i.ThrottledTo,
 		&i.Most,
+		&i.LimitXid,
 	)
 	return i, err
 }
@@ -1230,7 +1231,7 @@ func (q *Queries) ReleaseThrottle(ctx context.Context, tenant string) ([]OjsThro
 }
 
 const resume = `-- name: Resume :one
-select tenant_id, queue, max_concurrency, paused_at, paused_by, reason, limit_reason, throttled_to, most from ojs.resume($1::text, $2::text)
+select tenant_id, queue, max_concurrency, paused_at, paused_by, reason, limit_reason, throttled_to, most, limit_xid from ojs.resume($1::text, $2::text)
 `
 
 type ResumeParams struct {
@@ -1251,6 +1252,7 @@ func (q *Queries) Resume(ctx context.Context, arg ResumeParams) (OjsRule, error)
 		&i.LimitReason,
 		&i.ThrottledTo,
 		&i.Most,
+		&i.LimitXid,
 	)
 	return i, err
 }

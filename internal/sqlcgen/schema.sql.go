@@ -67,6 +67,23 @@ func (q *Queries) SchemaHashes(ctx context.Context, version int64) (SchemaHashes
 	return i, err
 }
 
+const schemaRelease = `-- name: SchemaRelease :one
+select release, needs_server, code_hash from ojs.schema_release
+`
+
+type SchemaReleaseRow struct {
+	Release     string `json:"release"`
+	NeedsServer string `json:"needs_server"`
+	CodeHash    string `json:"code_hash"`
+}
+
+func (q *Queries) SchemaRelease(ctx context.Context) (SchemaReleaseRow, error) {
+	row := q.db.QueryRow(ctx, schemaRelease)
+	var i SchemaReleaseRow
+	err := row.Scan(&i.Release, &i.NeedsServer, &i.CodeHash)
+	return i, err
+}
+
 const unfit = `-- name: Unfit :one
 select coalesce(ojs._unfit(), '')::text as what
 `

@@ -16,8 +16,6 @@ where from_state <> 'active' and to_state in ('cancelled', 'discarded')
 group by 1, 2, 3
 order by 4 desc;
 
-select a.pid, a.usename, a.application_name, a.state, now() - a.xact_start as open_for
-from pg_locks l
-join pg_stat_activity a on a.pid = l.pid
-where l.locktype = 'relation' and l.relation = 'ojs.lane'::regclass and l.granted
-order by a.xact_start;
+select kind, name, role_name, application, state, open_for
+from ojs.open_transactions
+where holds_lane;

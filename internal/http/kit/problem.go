@@ -33,9 +33,9 @@ type Problems struct {
 // NewProblems takes the rows of ojs.problem that db has loaded.
 func NewProblems(db *pg.DB, log *slog.Logger) *Problems {
 	p := &Problems{db: db, log: log, byCode: map[string]pg.Problem{}, tenant: KnownTenantHeaders}
-	for _, state := range slices.Sorted(maps.Keys(db.Problems)) {
+	for _, state := range slices.Sorted(maps.Keys(db.Problems())) {
 		// Several SQLSTATEs share a code; the first one of OJ is the code's own.
-		row := db.Problems[state]
+		row := db.Problems()[state]
 		if known, taken := p.byCode[row.Code]; !taken || row.SQLState[:2] == "OJ" && known.SQLState[:2] != "OJ" {
 			p.byCode[row.Code] = row
 		}

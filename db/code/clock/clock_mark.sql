@@ -1,0 +1,99 @@
+create or replace function ojs._clock_mark() returns ojs.clock_mark
+language plpgsql stable
+as $$
+declare
+    v_mark ojs.clock_mark;
+begin
+    select m.* into v_mark from ojs.clock_mark m order by m.rev desc limit 1;
+    if ojs._foreign(v_mark.seen) then
+        v_mark.seen := '1:1:';
+        v_mark.due_at := '-infinity';
+        v_mark.lease_at := '-infinity';
+        v_mark.journal := '0';
+        v_mark.lease := '0';
+        v_mark.release := '0';
+        v_mark.open := '{}';
+    end if;
+    return v_mark;
+end;
+$$;
+comment on function ojs._clock_mark() is 'How far the clock has come; the beginning of all in a logical copy.';
+
+create or replace function ojs._move_clock(p_mark ojs.clock_mark, p_now timestamptz, p_looked int, p_seen pg_snapshot,
+    p_lease_at timestamptz) returns ojs.clock_mark
+language plpgsql
+as $$
+declare
+    v_mark ojs.clock_mark;
+begin
+    -- Each tick reads all timers and leases that came after the mark, for those due before it. So the mark moves also where nothing is due;
+    -- otherwise they would become ever more.
+    if p_looked = 0 and (p_mark.lease_at between p_now - interval '1 second' and p_now
+            or not exists (select from ojs.timer t where t.xid >= pg_snapshot_xmax(p_mark.seen))
+            and not exists (select from ojs.lease l where l.xid >= pg_snapshot_xmax(p_mark.seen))) then
+        return p_mark;
+    end if;
+    perform from ojs.clock_mark m where m.rev = p_mark.rev for update skip locked;
+    if not found then
+        return p_mark;
+    end if;
+    -- Timers that another tick has taken and not committed are still there, and the mark stays before them: that tick may fail.
+    update ojs.clock_mark m
+    set rev = m.rev + 1, seen = p_seen, lease_at = p_lease_at, journal = p_mark.journal, lease = p_mark.lease, release = p_mark.release,
+        open = p_mark.open,
+        due_at = least(p_now, ojs._first_timer(p_mark))
+    where m.rev = p_mark.rev
+    returning * into v_mark;
+    return v_mark;
+end;
+$$;
+comment on function ojs._move_clock(ojs.clock_mark, timestamptz, int, pg_snapshot, timestamptz) is
+'Moves the mark to where a tick has come that looked at p_looked jobs, and returns it. p_seen, p_lease_at: what ojs._reap_leases saw, and
+how far it came. Another tick at it: does nothing, so that jobs may be looked at twice.';
+
+create or replace function ojs._first_timer(p_mark ojs.clock_mark) returns timestamptz
+language plpgsql stable
+as $$
+begin
+    return least((select t.due_at from ojs.timer t where t.due_at >= p_mark.due_at order by t.due_at, t.seq limit 1),
+        (select min(t.due_at) from ojs._late_timers(p_mark) t));
+end;
+$$;
+comment on function ojs._first_timer(ojs.clock_mark) is 'When the first timer that is left is due; null: none is left.';
+
+create or replace function ojs._late_timers(p_mark ojs.clock_mark) returns setof ojs.timer
+language sql stable rows 10
+as $$
+    select t.* from ojs.timer t where t.xid >= pg_snapshot_xmax(p_mark.seen) and t.due_at < p_mark.due_at
+    union all
+    select t.* from pg_snapshot_xip(p_mark.seen) x(xid)
+    cross join lateral (select t.* from ojs.timer t where t.xid = x.xid and t.due_at < p_mark.due_at offset 0) t
+    where pg_visible_in_snapshot(x.xid, (select pg_current_snapshot()))
+$$;
+comment on function ojs._late_timers(ojs.clock_mark) is
+'Timers that the clock has passed without seeing them: their transactions had not committed, or the wall clock was set back.';
+
+create or replace function ojs._next_look_ms(p_mark ojs.clock_mark, p_now timestamptz) returns int
+language plpgsql stable
+as $$
+declare
+    v_timer timestamptz := ojs._first_timer(p_mark);
+    v_lease timestamptz := (select l.due_at from ojs.lease l where l.due_at >= greatest(p_mark.lease_at, p_now) order by l.due_at limit 1);
+begin
+    -- A timer that is due and still there is in the hands of another tick, which may fail; so this one looks again soon. Where much goes
+    -- on, a lease ends at every moment, and the clock would never rest without the least time of 100 milliseconds.
+    return least(
+        case when v_timer <= p_now then 100 when v_timer > p_now then ojs._ms_until(v_timer) end,
+        case when v_lease is not null then greatest(100, ojs._ms_until(v_lease)) end);
+end;
+$$;
+comment on function ojs._next_look_ms(ojs.clock_mark, timestamptz) is
+'Milliseconds until a timer or a lease calls for a look; null: none does.';
+
+create or replace function ojs._ms_until(p_at timestamptz) returns int
+language sql
+as $$
+    select greatest(0, least(10000, ceil(extract(epoch from least(p_at, n.now + interval '10 seconds') - n.now) * 1000)))::int
+    from (select ojs.now() as now where p_at is not null) n
+$$;
+comment on function ojs._ms_until(timestamptz) is 'Milliseconds until then, at most 10000, 0 when it is past; null for null.';

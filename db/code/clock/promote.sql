@@ -1,0 +1,112 @@
+create or replace function ojs._promote(p_tenants text[], p_ids uuid[]) returns int
+language plpgsql
+as $$
+declare
+    v_now    timestamptz := ojs.now();
+    v_queues text[];
+    v_jobs   int;
+begin
+    with asked as materialized (
+        select distinct a.id, a.tenant_id from unnest(p_ids, p_tenants) a(id, tenant_id)
+    ), held as materialized (
+        select j.id, j.tenant_id, j.state, coalesce(j.retry_at, j.scheduled_at) as due_at
+        from asked a
+        cross join lateral (select j.* from ojs.job j
+            where j.id = a.id and j.tenant_id = a.tenant_id
+              and (j.state = 'scheduled' and j.scheduled_at <= v_now or j.state = 'retryable' and j.retry_at <= v_now)
+            for update skip locked) j
+    ), numbered as materialized (
+        select h.*, nextval('ojs.job_seq') as seq from (select * from held order by due_at, id) h
+    ), promoted as (
+        update ojs.job j set state = 'available', seq = n.seq, enqueued_at = v_now
+        from numbered n where j.id = n.id and j.tenant_id = n.tenant_id
+        returning j.tenant_id, j.queue, j.priority, n.state as from_state, j.seq
+    ), noted as (
+        insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, lo, hi)
+        select p.tenant_id, p.queue, p.priority, p.from_state, 'available', count(*), min(p.seq), max(p.seq)
+        from promoted p group by p.tenant_id, p.queue, p.priority, p.from_state
+        returning queue
+    ), later as (
+        -- Jobs that somebody has locked just now, or that were moved to a later time, get a new reminder.
+        insert into ojs.timer (due_at, kind, tenant_ids, ids)
+        select greatest(coalesce(j.retry_at, j.scheduled_at), v_now + ojs._moment()), 'due', array[j.tenant_id], array[j.id]
+        from asked a
+        cross join lateral (select j.* from ojs.job j where j.id = a.id and j.tenant_id = a.tenant_id
+            and j.state in ('scheduled', 'retryable') limit 1) j
+        where (a.id, a.tenant_id) not in (select h.id, h.tenant_id from held h)
+    )
+    select (select array_agg(distinct n.queue) from noted n), (select count(*) from promoted) into v_queues, v_jobs;
+    perform ojs._notify(v_queues);
+    return v_jobs;
+end;
+$$;
+comment on function ojs._promote(text[], uuid[]) is
+'Makes those of the jobs that are due available; they line up behind what was available before. Returns how many.';
+
+create or replace function ojs._expire_due(p_tenants text[], p_ids uuid[]) returns void
+language plpgsql
+as $$
+declare
+    v_now timestamptz := ojs.now();
+begin
+    with ended as materialized (
+        select x.id, x.tenant_id from ojs._discard_expired(p_ids, p_tenants) x
+    )
+    -- Jobs that somebody has locked just now get a new reminder. For those in workers' hands the end of the attempt brings one (ojs._book).
+    insert into ojs.timer (due_at, kind, tenant_ids, ids)
+    select greatest(j.expires_at, v_now + ojs._moment()), 'expiry', array[j.tenant_id], array[j.id]
+    from (select distinct a.id, a.tenant_id from unnest(p_ids, p_tenants) a(id, tenant_id)) a
+    cross join lateral (select j.expires_at, j.tenant_id, j.id, j.state from ojs.job j
+        where j.id = a.id and j.tenant_id = a.tenant_id and j.expires_at is not null limit 1) j
+    where j.state <> 'active' and not ojs._ended(j.state) and (a.id, a.tenant_id) not in (select e.id, e.tenant_id from ended e);
+end;
+$$;
+comment on function ojs._expire_due(text[], uuid[]) is 'Discards those of the jobs that wait past their expires_at.';
+
+create or replace function ojs._revisit_now(p_tenants text[], p_ids uuid[]) returns void
+language plpgsql
+as $$
+declare
+    v_queues text[];
+begin
+    -- A row for jobs that lie close together: as long as somebody has them locked, this goes on every second.
+    with noted as (
+        insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, lo, hi)
+        select j.tenant_id, j.queue, j.priority, 'available', 'available', 1, r.lo, r.hi
+        from (
+            select j.tenant_id, j.queue, j.priority, array_agg(j.seq) as seqs
+            from (select distinct a.id, a.tenant_id from unnest(p_ids, p_tenants) a(id, tenant_id)) a
+            cross join lateral (select j.tenant_id, j.queue, j.priority, j.seq from ojs.job j
+                where j.id = a.id and j.tenant_id = a.tenant_id and j.state = 'available' limit 1) j
+            group by j.tenant_id, j.queue, j.priority
+        ) j cross join lateral ojs._islands(j.seqs, j.seqs) r
+        returning queue
+    )
+    select array_agg(distinct n.queue) into v_queues from noted n;
+    perform ojs._notify(v_queues);
+end;
+$$;
+comment on function ojs._revisit_now(text[], uuid[]) is 'Has the next decision revisit those of the jobs that are still available.';
+
+create or replace function ojs._discard_expired(p_ids uuid[], p_tenants text[]) returns table (id uuid, tenant_id text)
+language sql
+as $$
+    with held as materialized (
+        select j.* from unnest(p_ids, p_tenants) e(id, tenant_id)
+        cross join lateral (select j.id, j.tenant_id, j.state from ojs.job j
+            where j.id = e.id and j.tenant_id = e.tenant_id and j.state <> 'active' and not ojs._ended(j.state)
+              and j.expires_at <= ojs.now()
+            for update skip locked) j
+    ), ended as (
+        update ojs.job j set state = 'discarded', finished_at = ojs.now(), retry_at = null
+        from held h where j.id = h.id and j.tenant_id = h.tenant_id
+        returning j.tenant_id, j.queue, j.priority, j.id, j.type, j.attempt, h.state as from_state
+    ), released as (
+        insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state)
+        select e.tenant_id, e.queue, e.priority, e.id, e.type, e.attempt, e.from_state, 'discarded' from ended e
+    )
+    select h.id, h.tenant_id from held h
+$$;
+comment on function ojs._discard_expired(uuid[], text[]) is
+'Discards those of the jobs that wait past their expires_at, for a worker or for their time, and that nobody else has locked (ojs-core
+section 5.2); says which.';

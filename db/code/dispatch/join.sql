@@ -1,0 +1,179 @@
+-- Joining: at which time a tenant begins that comes with work; and what is charged afterwards. Only under the row of ojs.lane.
+
+comment on type ojs.slice is
+'What one fold takes in of ojs.journal: rows that upto sees and seen does not, and those of the transaction part_xid whose lo lies behind
+after_lo and up to upto_lo (null: none of such). becomes: what decisions have taken in afterwards.';
+
+create or replace function ojs._join_at(p_own numeric, p_low numeric, p_weight numeric, p_joined bigint, p_nth bigint default 1)
+returns numeric
+language sql immutable
+as $$ select greatest(p_own, coalesce(p_low, 0) + round((coalesce(p_joined, 0) + p_nth) * 0.6180339887498949 % 1 / p_weight, 15)) $$;
+comment on function ojs._join_at(numeric, numeric, numeric, bigint, bigint) is
+'Returns the virtual time at which a tenant joins a ring: the low of the level plus a fraction of
+one step (1 / weight), or its own old time if that is later. Each tenant that joins gets the next of
+evenly spread fractions, so that tenants that join together do not all go before tenants that wait.
+p_own: the time it had when it left, if any; p_low, p_joined: those of the level, if there is
+one; p_nth: which one it is of the tenants that join now. Each level counts its own tenants; one count
+for all would leave a level with fractions that lie close together.';
+
+create or replace function ojs._deficit(p_low numeric, p_vtime numeric, p_weight numeric) returns numeric
+language sql immutable
+as $$ select round((p_low - p_vtime) * p_weight, 6) $$;
+comment on function ojs._deficit(numeric, numeric, numeric) is
+'A tenant''s deficit, in the unit of its queue: 0 for the tenant that is next; less: so much it has had ahead of that one. p_low: of its
+level; then its time and weight. Becomes part of the query that asks.';
+
+create or replace function ojs._lowest(p_queue text, p_level ojs.level, p_but text[]) returns numeric
+language plpgsql stable
+as $$
+begin
+    return (select f.vtime from ojs.tenant_fairness f
+        where f.queue = p_queue and f.priority = p_level.priority and f.ready and f.vtime >= p_level.low
+          and (p_but is null or f.tenant_id <> all (p_but))
+        order by f.vtime limit 1);
+end;
+$$;
+comment on function ojs._lowest(text, ojs.level, text[]) is
+'The lowest virtual time in the ring of a level, without the tenants p_but; null: there is no such
+tenant.';
+
+create or replace function ojs._raise_times(
+    p_queue text, p_level ojs.level, p_unit ojs.unit, p_tenants text[], p_back boolean default false
+)
+returns void
+language plpgsql
+as $$
+begin
+    if p_unit = 'none' then
+        return;
+    end if;
+    with behind as materialized (
+        select f.spot, f.ready or f.at_limit as works, f.vtime
+        from unnest(p_tenants) t(tenant_id)
+        cross join lateral (select f.*, f.ctid as spot from ojs.tenant_fairness f
+            where f.queue = p_queue and f.priority = p_level.priority and f.tenant_id = t.tenant_id order by f.rev desc limit 1) f
+        where f.ready or f.at_limit or p_back and f.vtime > p_level.low
+    ), step as (
+        select p_level.low - min(b.vtime) filter (where b.works) as step from behind b having p_back or min(b.vtime) < p_level.low
+    )
+    update ojs.tenant_fairness f
+    set rev = f.rev + 1, vtime = case when b.works then f.vtime + s.step else p_level.low end
+    from behind b, step s where f.ctid = b.spot;
+end;
+$$;
+comment on function ojs._raise_times(text, ojs.level, ojs.unit, text[], boolean) is
+'Raises the virtual times of p_tenants, whose jobs only one isolated pool gets, all by the same
+step, so that the lowest is the low of the level. Other FETCHes pass over these tenants, so the low
+may have passed them; without this a tenant that joins at the low would wait until they have caught
+up. p_back: lowers times to the low, too, also of tenants without work. That is for when all workers
+get their jobs again: they would wait for as many jobs as the pool has given them.';
+
+create or replace function ojs._charge(p_queue text, p_priority int, p_tenant text, p_unit ojs.unit, p_jobs int, p_price float8)
+returns void
+language plpgsql
+as $$
+declare
+    v_fair  ojs.tenant_fairness;
+    v_level ojs.level;
+    v_own   numeric;
+begin
+    select * into v_fair from ojs._fair(p_queue, p_priority, p_tenant);
+    select * into v_level from ojs._level(p_queue, p_priority);
+    if v_fair.queue is null or v_level.priority is null then
+        return;
+    end if;
+    v_own := v_fair.vtime + case when p_unit = 'none' then 0 else round(p_price::numeric / v_fair.weight, 15) end;
+    update ojs.tenant_fairness f set rev = f.rev + 1, vtime = v_own, charged = f.charged + p_jobs
+    where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant and f.rev = v_fair.rev;
+    if v_fair.ready then
+        -- Where all callers fetch without the lane the low rises, too; otherwise tenants that join at
+        -- the low would be served alone until they have caught up with the tenants in the ring.
+        perform ojs._change_level(p_queue, row(p_priority, null, 0, 0, 0, null),
+            case when v_own < v_fair.vtime then least(v_level.low, v_own) else ojs._lowest(p_queue, v_level, null) end);
+    elsif v_level.ready = 0 and v_own > v_fair.vtime then
+        -- Tenants that come begin where the last one was, as when it left.
+        perform ojs._change_level(p_queue, row(p_priority, null, 0, 0, 0, null), greatest(v_level.low, v_own));
+    end if;
+end;
+$$;
+comment on function ojs._charge(text, int, text, ojs.unit, int, float8) is
+'Charges a tenant afterwards: for p_jobs jobs that were handed out without the lane, or (0) for what attempts took, less than 0 where they
+took less than it was charged; p_price in sum.';
+
+create or replace function ojs._charge_ends(p_slice ojs.slice) returns void
+language plpgsql
+as $$
+begin
+    perform ojs._charge_end(f.queue, r.priority, f.tenant_id, f.jobs, f.price, f.seconds)
+    from (
+        select f.queue, f.priority, f.tenant_id, sum(f.owed)::int as jobs, sum(f.price) as price, sum(f.seconds) as seconds
+        from ojs._fresh(p_slice) f
+        where f.from_state = 'active' and f.price is not null and f.xid is distinct from pg_current_xact_id_if_assigned()
+        group by f.queue, f.priority, f.tenant_id
+    ) f left join ojs.tenant t on t.tenant_id = f.tenant_id
+    cross join lateral ojs._rank(f.queue, f.priority, t.priority_boost) r
+    where r.unit = 'time';
+end;
+$$;
+comment on function ojs._charge_ends(ojs.slice) is
+'Settles with tenants that share by time for what their attempts took.';
+
+create or replace function ojs._charge_end(p_queue text, p_priority int, p_tenant text, p_jobs int, p_price float8, p_seconds float8)
+returns void
+language plpgsql
+as $$
+declare
+    -- What is charged beforehand keeps a tenant from others' workers until it is known to be wrong.
+    c_most constant real := 600;
+    v_fair ojs.tenant_fairness;
+    v_low  numeric;
+begin
+    select f.* into v_fair from ojs._fair(p_queue, p_priority, p_tenant) f;
+    if v_fair.queue is null then
+        return;
+    end if;
+    if p_price < 0 then
+        -- A refund moves a tenant at most one job before the next tenant; otherwise tenants that joined meanwhile would wait for all of it.
+        v_low := (select ojs._lowest(p_queue, l, array[p_tenant]) from ojs._level(p_queue, p_priority) l);
+        if v_low is not null then
+            p_price := greatest(p_price, least(0, (v_low - v_fair.vtime) * v_fair.weight - v_fair.seconds));
+        end if;
+    end if;
+    perform ojs._charge(p_queue, p_priority, p_tenant, 'time', 0, coalesce(p_price, 0));
+    -- Some five attempts change what is expected of the next one; a slower average would mischarge jobs of another kind for long.
+    update ojs.tenant_fairness f
+    set rev = f.rev + 1, seconds = greatest(0.001, least(c_most, f.seconds + (p_seconds / p_jobs - f.seconds) * (1 - 0.8 ^ p_jobs)))
+    where p_jobs > 0 and f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant
+        and f.rev = (select n.rev from ojs._fair(p_queue, p_priority, p_tenant) n);
+end;
+$$;
+comment on function ojs._charge_end(text, int, text, int, float8, float8) is
+'Settles with a tenant for p_jobs attempts that ended and ran p_seconds in sum, p_price more than it was charged; 0: for some that go on.';
+
+create or replace function ojs._charge_taken(p_slice ojs.slice) returns void
+language plpgsql
+as $$
+declare
+    v_taken  record;
+begin
+    for v_taken in
+        select x.*, r.priority, r.unit
+        from (
+            select f.queue, f.priority as job_priority, f.tenant_id, sum(f.owed)::int as jobs, sum(f.price) as price
+            from ojs._fresh(p_slice) f
+            where f.from_state = 'available' and f.to_state = 'active' and f.xid is distinct from pg_current_xact_id_if_assigned()
+            group by f.queue, f.priority, f.tenant_id
+        ) x left join ojs.tenant t on t.tenant_id = x.tenant_id
+        cross join lateral ojs._rank(x.queue, x.job_priority, t.priority_boost) r
+    loop
+        perform ojs._charge(v_taken.queue, v_taken.priority, v_taken.tenant_id, v_taken.unit, v_taken.jobs, v_taken.price);
+        -- Where all callers fetch without the lane, no decision moves the cursor. Without moving it here, each of them would walk past all
+        -- jobs that were handed out before.
+        for i in 0 .. least(v_taken.jobs / 5000, 4) loop
+            exit when ojs._pass_ended(v_taken.queue, v_taken.priority, v_taken.tenant_id) = 0;
+        end loop;
+    end loop;
+end;
+$$;
+comment on function ojs._charge_taken(ojs.slice) is
+'Charges the tenants for jobs that were handed out without the lane, and moves their cursors past them.';

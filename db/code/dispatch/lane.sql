@@ -1,0 +1,182 @@
+-- The lane, and the state of fairness as it is now.
+
+create or replace function ojs._enter_lane(p_patience_ms int default 0) returns boolean
+language plpgsql
+as $$
+declare
+    v_lock_timeout text := current_setting('lock_timeout');
+    v_held         boolean;
+begin
+    -- The guards are set by the statement that locks, behind the lock (offset 0): only a session that holds the lane gets them.
+    select ojs._guard(true) into v_held from (select from ojs.lane l where l.lane = 0 for update skip locked offset 0) l;
+    if not found then
+        if p_patience_ms < 0 then
+            return false;
+        elsif p_patience_ms > 0 then
+            begin
+                perform set_config('lock_timeout', p_patience_ms::text, true);
+                perform from ojs.lane l where l.lane = 0 for update;
+            exception when lock_not_available or deadlock_detected then
+                return false;
+            end;
+            perform set_config('lock_timeout', v_lock_timeout, true);
+        else
+            perform from ojs.lane l where l.lane = 0 for update;
+        end if;
+        perform ojs._guard(true);
+    end if;
+    return true;
+end;
+$$;
+comment on function ojs._enter_lane(int) is
+'Waits for the row of ojs.lane, p_patience_ms at most (0: as long as it takes; negative: not at all), and returns whether the session holds
+it, which it does until its transaction ends. Sets the guards of ojs._guard.';
+
+create or replace function ojs._guard(p_lane boolean) returns boolean
+language sql
+as $$
+    select num_nulls(case when p_lane then set_config('ojs.lane', 'held', true) end,
+        case when current_setting('idle_in_transaction_session_timeout')::interval not between '1 millisecond' and '10 seconds' then
+            set_config('idle_in_transaction_session_timeout', '10s', true) end,
+        -- Before PostgreSQL 17 this setting is unknown, and null here.
+        case when current_setting('transaction_timeout', true)::interval not between '1 millisecond' and '10 seconds' then
+            set_config('transaction_timeout', '10s', true) end) >= 0
+$$;
+comment on function ojs._guard(boolean) is
+'Limits how long the session may keep others from what it has locked: PostgreSQL ends it when it idles for 10 seconds in this transaction,
+and, from PostgreSQL 17 on, when the transaction is still open after 10 seconds. p_lane: what it has
+locked is the lane. Always true. Becomes part of the expression that asks.';
+
+create or replace function ojs._wait_for_lane(p_needed boolean) returns boolean
+language plpgsql
+as $$
+declare
+    c_patience_ms constant int := 100;
+    c_in_line_ms  constant int := 900;
+    c_without     constant interval := interval '10 seconds';
+    v_holder      xid;
+begin
+    -- A session that waited in vain does not wait again for a while: another session works in its transaction while it holds the lane, and
+    -- each FETCH would pay the whole patience.
+    if not p_needed and nullif(current_setting('ojs.lane_busy_until', true), '')::timestamptz > clock_timestamp() then
+        return false;
+    end if;
+    -- FOR UPDATE writes the transaction that locks the row into xmax.
+    v_holder := (select l.xmax from ojs.lane l where l.lane = 0);
+    -- If another transaction has the lane now, decisions go on, and this session is only in line for one.
+    if ojs._enter_lane(c_patience_ms)
+            or v_holder <> (select l.xmax from ojs.lane l where l.lane = 0) and ojs._enter_lane(c_in_line_ms) then
+        return true;
+    end if;
+    perform set_config('ojs.lane_busy_until', ojs._utc(clock_timestamp() + c_without), false);
+    return false;
+end;
+$$;
+comment on function ojs._wait_for_lane(boolean) is
+'Waits for the lane, which is not free, and returns whether the session holds it. Waits for 100
+ms, or for a second if the lane has passed to another session in these 100 ms; twice as long where
+it waits in a line, first for its place and then for the holder. After a wait in vain
+the session does not wait for ten seconds, unless it gets no jobs without the lane (p_needed): it
+takes the lane only where it is free, and fetches without it otherwise.';
+
+create or replace function ojs._lingers() returns boolean
+language sql stable
+as $$ select statement_timestamp() - transaction_timestamp() > interval '20 milliseconds' $$;
+comment on function ojs._lingers() is
+'Whether the caller has been in its transaction for 20 ms: it may stay there, and must not keep decisions waiting. Becomes part of the
+expression that asks.';
+
+create or replace function ojs._folded() returns setof ojs.fold
+language sql stable rows 1
+as $$ select f.* from ojs.fold f order by f.rev desc limit 1 $$;
+comment on function ojs._folded() is 'How far decisions have taken in the journals.';
+
+create or replace function ojs._copied(p_fold ojs.fold) returns boolean
+language sql stable
+as $$ select p_fold.home <> 'ojs.fold'::regclass::oid or ojs._foreign(p_fold.snapshot) $$;
+comment on function ojs._copied(ojs.fold) is
+'Whether this database is a logical copy in which dispatch has not begun. Becomes part of the expression that asks.';
+
+create or replace function ojs._state(p_queue text) returns setof ojs.dispatch_state
+language sql stable rows 1
+as $$ select s.* from ojs.dispatch_state s where s.queue = p_queue order by s.rev desc limit 1 $$;
+comment on function ojs._state(text) is 'What decisions know of a queue now; no row: no tenant ever had work there.';
+
+create or replace function ojs._level(p_queue text, p_priority int) returns setof ojs.level
+language sql stable rows 1
+as $$ select l.* from ojs._state(p_queue) s cross join lateral unnest(s.levels) l where l.priority = p_priority $$;
+comment on function ojs._level(text, int) is 'A level as it is now; no row: there is none.';
+
+create or replace function ojs._fair(p_queue text, p_priority int, p_tenant text) returns setof ojs.tenant_fairness
+language sql stable rows 1
+as $$
+    select f.* from ojs.tenant_fairness f
+    where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant order by f.rev desc limit 1
+$$;
+comment on function ojs._fair(text, int, text) is 'A tenant''s row of ojs.tenant_fairness as it is now; no row: there is none.';
+
+create or replace function ojs._rank(p_queue text, p_priority int, p_boost int)
+returns table (priority int, unit ojs.unit, own_order boolean, levels ojs.level[], state_spot tid)
+language sql stable rows 1
+as $$
+    select case when s.own_order then 0 else p_priority + coalesce(p_boost, 0) end, s.unit, s.own_order is true, s.levels, s.spot
+    from (select 1) one
+    left join lateral (select s.*, s.ctid as spot from ojs.dispatch_state s where s.queue = p_queue order by s.rev desc limit 1) s on true
+$$;
+comment on function ojs._rank(text, int, int) is
+'The effective priority, the one place: the level of a queue at which jobs of a priority are dispatched whose tenant has a boost (null:
+0); what the tenants of the queue share, its levels, and the place of its row of ojs.dispatch_state. Becomes part of the query that asks.';
+
+create or replace function ojs._merged(p_levels ojs.level[], p_by ojs.level[], p_now timestamptz) returns ojs.level[]
+language plpgsql immutable
+as $$
+begin
+    return (
+        select array_agg(row(m.priority, m.low, m.joined, m.ready, m.at_limit,
+            case when m.ready + m.at_limit = 0 then coalesce(m.idle_at, p_now) end)::ojs.level order by m.priority desc)
+        from (
+            select coalesce(l.priority, b.priority) as priority,
+                case when l.priority is null then 0 else coalesce(least(l.low, b.low), l.low) end as low,
+                coalesce(l.joined, 0) + coalesce(b.joined, 0) as joined, coalesce(l.ready, 0) + coalesce(b.ready, 0) as ready,
+                coalesce(l.at_limit, 0) + coalesce(b.at_limit, 0) as at_limit, l.idle_at
+            from unnest(p_levels) l full join unnest(p_by) b on b.priority = l.priority
+        ) m);
+end;
+$$;
+comment on function ojs._merged(ojs.level[], ojs.level[], timestamptz) is
+'The levels of a queue after tenants have joined or left: p_by says at which levels, how many more have joined, are in the ring and are at
+their limit, and the lowest time of those that came (null: none did).';
+
+create or replace function ojs._idle_at(p_levels ojs.level[]) returns timestamptz
+language plpgsql immutable
+as $$
+begin
+    return (select min(l.idle_at) from unnest(p_levels) l);
+end;
+$$;
+comment on function ojs._idle_at(ojs.level[]) is 'Since when a level has been idle that has been so for longest; null: none is.';
+
+create or replace function ojs._change_level(p_queue text, p_by ojs.level, p_low numeric default null) returns void
+language plpgsql
+as $$
+declare
+    v_state  ojs.dispatch_state;
+    v_levels ojs.level[];
+begin
+    select * into v_state from ojs._state(p_queue);
+    v_levels := ojs._merged(v_state.levels, array[p_by], ojs.now());
+    if p_low is not null then
+        v_levels := array(select row(l.priority, case when l.priority = p_by.priority then p_low else l.low end, l.joined, l.ready,
+            l.at_limit, l.idle_at)::ojs.level from unnest(v_levels) with ordinality l order by l.ordinality);
+    end if;
+    if v_state.queue is null then
+        insert into ojs.dispatch_state (queue, rev, levels, idle_at) values (p_queue, 1, v_levels, ojs._idle_at(v_levels));
+    else
+        update ojs.dispatch_state s set rev = s.rev + 1, levels = v_levels, idle_at = ojs._idle_at(v_levels)
+        where s.queue = p_queue and s.rev = v_state.rev;
+    end if;
+end;
+$$;
+comment on function ojs._change_level(text, ojs.level, numeric) is
+'Changes one level of a queue as ojs._merged does, and sets its low to p_low (null: as ojs._merged
+has it). Only under the row of ojs.lane.';

@@ -1,0 +1,82 @@
+-- The functions with args once more, for args of other JSON types than the one that PostgreSQL takes a bare literal for.
+
+-- A literal such as '[]', and a parameter whose type the driver leaves open, is text wherever one of the candidates takes text. So the
+-- functions with p_args text get those, and here is what remains. Only those have a default for p_args, else ojs.enqueue('a') would be
+-- ambiguous. All other JSON parameters are anycompatible, which takes each type, but of those in one call the same. These functions must
+-- stay a single select in language sql without settings: then they become part of the query that calls them.
+
+-- Makes one job, as its namesake does.
+-- Locks and writes what that does.
+create or replace function ojs.enqueue(
+    p_type text, p_args anyelement, p_queue text default 'default', p_priority int default 0,
+    p_scheduled_at timestamptz default null, p_expires_at timestamptz default null, p_meta anycompatible default '{}',
+    p_retry anycompatible default null, p_max_attempts int default null, p_timeout_ms int default null,
+    p_visibility_timeout_ms int default null, p_tags text[] default null, p_pending boolean default false,
+    p_options anycompatible default null, p_extra anycompatible default null, p_id uuid default null, p_tenant text default null
+) returns ojs.job
+language sql
+as $$
+    select ojs.enqueue(p_type, p_args::text, p_queue, p_priority, p_scheduled_at, p_expires_at, p_meta, p_retry, p_max_attempts,
+        p_timeout_ms, p_visibility_timeout_ms, p_tags, p_pending, p_options, p_extra, p_id, p_tenant)
+$$;
+comment on function ojs.enqueue(
+    text, anyelement, text, int, timestamptz, timestamptz, anycompatible, anycompatible, int, int, int, text[], boolean, anycompatible,
+    anycompatible, uuid, text) is
+'ojs.enqueue with p_args of type json, kept byte for byte, or jsonb.';
+
+-- Of lists a bare literal stays json[]: with the other lists p_type is varchar, which PostgreSQL likes less for the literal before it.
+
+-- Makes jobs that differ in their args only, as its namesake does.
+-- Locks and writes what that does.
+create or replace function ojs.enqueue_bulk(
+    p_type varchar, p_args jsonb[], p_queue text default 'default', p_priority int default 0,
+    p_scheduled_at timestamptz default null, p_expires_at timestamptz default null, p_meta anycompatible default '{}',
+    p_retry anycompatible default null, p_max_attempts int default null, p_timeout_ms int default null,
+    p_visibility_timeout_ms int default null, p_tags text[] default null, p_tenant text default null
+) returns setof uuid
+language sql
+as $$
+    select ojs.enqueue_bulk(p_type::text, p_args::json[], p_queue, p_priority, p_scheduled_at, p_expires_at, p_meta, p_retry,
+        p_max_attempts, p_timeout_ms, p_visibility_timeout_ms, p_tags, p_tenant)
+$$;
+comment on function ojs.enqueue_bulk(
+    varchar, jsonb[], text, int, timestamptz, timestamptz, anycompatible, anycompatible, int, int, int, text[], text) is
+'ojs.enqueue_bulk with p_args of type jsonb[].';
+
+-- Makes jobs that differ in their args only, as its namesake does.
+-- Locks and writes what that does.
+create or replace function ojs.enqueue_bulk(
+    p_type varchar, p_args text[], p_queue text default 'default', p_priority int default 0,
+    p_scheduled_at timestamptz default null, p_expires_at timestamptz default null, p_meta anycompatible default '{}',
+    p_retry anycompatible default null, p_max_attempts int default null, p_timeout_ms int default null,
+    p_visibility_timeout_ms int default null, p_tags text[] default null, p_tenant text default null
+) returns setof uuid
+language sql
+as $$
+    select ojs.enqueue_bulk(p_type::text, p_args::json[], p_queue, p_priority, p_scheduled_at, p_expires_at, p_meta, p_retry,
+        p_max_attempts, p_timeout_ms, p_visibility_timeout_ms, p_tags, p_tenant)
+$$;
+comment on function ojs.enqueue_bulk(
+    varchar, text[], text, int, timestamptz, timestamptz, anycompatible, anycompatible, int, int, int, text[], text) is
+'ojs.enqueue_bulk with p_args of type text[].';
+
+-- Makes or changes a cron job, as its namesake does.
+-- Locks and writes what that does.
+create or replace function ojs.put_cron(
+    p_name text, p_expression text, p_type text, p_args anyelement, p_timezone text default 'UTC',
+    p_queue text default 'default', p_priority int default 0, p_meta anycompatible default '{}', p_retry anycompatible default null,
+    p_max_attempts int default null, p_timeout_ms int default null, p_visibility_timeout_ms int default null,
+    p_tags text[] default null, p_options anycompatible default null, p_extra anycompatible default null,
+    p_overlap_policy text default 'skip', p_catch_up text default 'once',
+    p_enabled boolean default null, p_description text default null, p_tenant text default null
+) returns ojs.cron
+language sql
+as $$
+    select ojs.put_cron(p_name, p_expression, p_type, p_args::text, p_timezone, p_queue, p_priority, p_meta, p_retry, p_max_attempts,
+        p_timeout_ms, p_visibility_timeout_ms, p_tags, p_options, p_extra, p_overlap_policy, p_catch_up, p_enabled, p_description,
+        p_tenant)
+$$;
+comment on function ojs.put_cron(
+    text, text, text, anyelement, text, text, int, anycompatible, anycompatible, int, int, int, text[], anycompatible, anycompatible,
+    text, text, boolean, text, text) is
+'ojs.put_cron with p_args of type json, kept byte for byte, or jsonb.';

@@ -1,0 +1,155 @@
+-- Names of fields that are nearly right. Kept in silence, as the specification wants of unknown attributes, a schedule_at would have its
+-- job run at once.
+
+create or replace function ojs._misspelt(p_options json, p_extra json) returns ojs.violation
+language sql stable
+as $$
+    select coalesce(
+        ojs._nearly(p_options, 'options.', '{queue, priority, retry, tags, max_attempts, timeout, timeout_ms, visibility_timeout_ms,
+            scheduled_at, delay_until, expires_at, pending, metadata, meta, result_ttl, unique, rate_limit}',
+            ojs._job_aliases()),
+        ojs._nearly(p_extra, '', '{id, type, args, meta, queue, priority, retry, tags, options, max_attempts, timeout, timeout_ms,
+            visibility_timeout_ms, scheduled_at, delay_until, expires_at, specversion, schema, unique, result_ttl, cost, rate_limit}',
+            ojs._job_aliases()))
+$$;
+comment on function ojs._misspelt(json, json) is
+'Why a job is refused among whose options or unknown attributes is a name that is nearly that of a field, or null.';
+
+create or replace function ojs._job_aliases() returns jsonb
+language sql immutable
+as $$
+    select '{"delay": "delay_until", "delay_ms": "delay_until", "run_at": "scheduled_at", "attempts": "max_attempts",
+        "retries": "retry.max_attempts", "tenant": "meta.tenant_id", "tenant_id": "meta.tenant_id", "lease_token": "lease",
+        "lease_id": "lease"}'::jsonb
+$$;
+comment on function ojs._job_aliases() is
+'What people write for fields of a job. A worker that gives back a job with the lease as lease_token would take it for checked.';
+
+create or replace function ojs._retry_misspelt(p_retry jsonb) returns ojs.violation
+language plpgsql immutable
+as $$
+declare
+    c_known constant text[] := '{max_attempts, initial_interval, initial_interval_ms, max_interval, max_interval_ms, backoff_coefficient,
+        backoff_strategy, jitter, non_retryable_errors, on_exhaustion, intervals}';
+begin
+    -- Nearly all policies end here.
+    if p_retry - c_known = '{}' then
+        return null;
+    end if;
+    return ojs._nearly(p_retry::json, 'retry.', c_known, '{"attempts": "max_attempts", "retries": "max_attempts",
+        "max_retries": "max_attempts", "backoff": "backoff_strategy", "multiplier": "backoff_coefficient", "delay": "initial_interval",
+        "max_delay": "max_interval"}');
+end;
+$$;
+comment on function ojs._retry_misspelt(jsonb) is
+'Why a retry policy is refused in which is a name that is nearly that of a field, or null.';
+
+create or replace function ojs._nearly(p_given json, p_path text, p_known text[], p_aliases jsonb) returns ojs.violation
+language sql immutable
+as $$
+    select row('OJ400', p_path || n.name, format('%s is not known; %s is probably meant', p_path || n.name, n.meant))::ojs.violation
+    from (
+        select g.name, coalesce(p_aliases ->> g.name, (select k from unnest(p_known) k where ojs._resembles(g.name, k) limit 1)) as meant
+        from (select k as name from json_object_keys(p_given) k where k <> all (p_known) and k !~ '^(x|ext)[-_]' limit 200) g
+    ) n
+    where n.meant is not null limit 1
+$$;
+comment on function ojs._nearly(json, text, text[], jsonb) is
+'A violation by the first name in an object that is not known but resembles one that is, or that p_aliases knows as what people write for
+it; null: there is none. Looks at 200 unknown names, and at none that begins with x_ or ext_. p_path: of the object, for the message.';
+
+create or replace function ojs._error_misspelt(p_error jsonb) returns ojs.violation
+language plpgsql immutable
+as $$
+declare
+    -- A detail is of a problem as RFC 9457 has it.
+    c_known constant text[] := '{message, code, type, retryable, details, detail, backtrace}';
+begin
+    if p_error - c_known = '{}' then
+        return null;
+    end if;
+    return ojs._nearly(p_error::json, 'error.', c_known, '{}');
+end;
+$$;
+comment on function ojs._error_misspelt(jsonb) is
+'Why the error of a nack is refused in which is a name that is nearly that of a field, or null: a retriable that is kept in silence would
+have the job run again.';
+
+create or replace function ojs._meant(p_name text, p_known text[]) returns text
+language sql immutable
+as $$ select k from unnest(p_known) with ordinality u(k, n) where ojs._resembles(p_name, k) order by n limit 1 $$;
+comment on function ojs._meant(text, text[]) is 'The known name that another one was probably meant for; null: there is none.';
+
+create or replace function ojs._meant_field(p_name text) returns text
+language sql immutable
+as $$
+    select coalesce(ojs._meant(p_name, array(select jsonb_object_keys(ojs._new_job_fields()))),
+        replace(coalesce(ojs._job_aliases() ->> p_name, case p_name when 'delay_until' then p_name end), 'delay_until', 'scheduled_at'))
+$$;
+comment on function ojs._meant_field(text) is
+'ojs._meant among the fields of a job in JSON, and by what people write for them; a time has one name there.';
+
+create or replace function ojs._misnamed(p_name text, p_known text[], p_path text default '') returns void
+language plpgsql
+as $$
+declare
+    v_name  text := left(p_name, 100);
+    v_meant text := ojs._meant(v_name, p_known);
+begin
+    if v_meant is not null then
+        perform ojs._raise('OJ400', format('%s is not known; %s is probably meant', p_path || v_name, v_meant),
+            jsonb_build_object('field', p_path || v_name, 'meant', v_meant));
+    end if;
+end;
+$$;
+comment on function ojs._misnamed(text, text[], text) is
+'Raises which of the known names was probably meant for one that is not known; if there is none, nothing. p_path: what stands before it.';
+
+create or replace function ojs._not_a_setting(p_name text, p_known text[], p_hint text) returns void
+language plpgsql
+as $$
+declare
+    v_name text := left(p_name, 100);
+begin
+    perform ojs._misnamed(v_name, p_known);
+    perform ojs._raise('OJ408', format('%s is not supported', v_name), jsonb_build_object('field', v_name), p_hint);
+end;
+$$;
+comment on function ojs._not_a_setting(text, text[], text) is
+'Raises that there is no such setting, and which of the known ones was probably meant; p_hint is for a name that resembles none.';
+
+-- The same rule as in internal/names, for requests that only servers read.
+create or replace function ojs._resembles(p_name text, p_known text) returns boolean
+language plpgsql immutable
+as $$
+declare
+    v_name  text := regexp_replace(lower(p_name), '[-_. ]', '', 'g');
+    v_known text := replace(p_known, '_', '');
+    v_least int := least(length(v_name), length(v_known));
+    v_left  int := 0;
+    v_right int := 0;
+    v_x     text;
+    v_y     text;
+begin
+    if v_name = v_known then
+        return true;
+    elsif v_least < 3 or abs(length(v_name) - length(v_known)) > 2 then
+        return false;
+    end if;
+    while v_left < v_least and substr(v_name, v_left + 1, 1) = substr(v_known, v_left + 1, 1) loop
+        v_left := v_left + 1;
+    end loop;
+    while v_right < v_least - v_left and left(right(v_name, v_right + 1), 1) = left(right(v_known, v_right + 1), 1) loop
+        v_right := v_right + 1;
+    end loop;
+    v_x := substr(v_name, v_left + 1, length(v_name) - v_left - v_right);
+    v_y := substr(v_known, v_left + 1, length(v_known) - v_left - v_right);
+    return length(v_x) + length(v_y) = 1
+        or length(v_x) = 1 and length(v_y) = 1 and v_least >= 6
+        or length(v_x) = 2 and v_x = reverse(v_y) and v_least >= 4
+        or v_least >= 9 and greatest(length(v_x), length(v_y)) <= 2;
+end;
+$$;
+comment on function ojs._resembles(text, text) is
+'Whether one name was probably meant for the other: the same but for case and underscores, or a slip of a character apart: one too many, one
+missing, two exchanged; in names of six or more another one; in names of nine or more two of these beside each other.';

@@ -1,0 +1,156 @@
+-- Rules that hold dispatch back: how many jobs may run at once, and pauses; of a tenant, of a queue, of a tenant in a queue. What decisions
+-- do about them stands in dispatch/due.sql and limits/usage.sql. Nobody here takes the lane: decisions learn of a change from ojs.journal.
+
+-- Limits how many jobs run at once.
+-- Waits only for a transaction that changes the same rule.
+-- Writes rule and tenant, and a row of ojs.journal, by which the next decision counts the jobs.
+create or replace function ojs.limit_concurrency(
+    p_max_concurrency int, p_tenant text default null, p_queue text default null, p_reason text default null
+) returns ojs.rule
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_rule ojs.rule;
+begin
+    p_queue := ojs._check_scope(p_tenant, p_queue);
+    if p_tenant is null and p_queue = '' then
+        perform ojs._raise('OJ400', 'a limit needs a tenant, a queue or both', '{"field": "tenant"}');
+    end if;
+    perform ojs._say_if_new(p_tenant, p_queue), ojs._fetched_nothing();
+    insert into ojs.rule (tenant_id, queue, max_concurrency, limit_reason)
+    values (coalesce(p_tenant, ''), p_queue, p_max_concurrency, left(p_reason, 1000))
+    on conflict (tenant_id, queue) do update set max_concurrency = excluded.max_concurrency, limit_reason = excluded.limit_reason
+    returning * into v_rule;
+    perform ojs._apply_rule(v_rule);
+    return coalesce((select r from ojs.rule r where r.tenant_id = v_rule.tenant_id and r.queue = v_rule.queue), v_rule);
+end;
+$$;
+comment on function ojs.limit_concurrency(int, text, text, text) is
+'Limits how many jobs may be active at once (multi-tenancy section 7): of a tenant in all queues, with p_tenant and p_queue of a tenant in
+a queue, with p_queue alone of all tenants together in it. p_max_concurrency: 1 to 1000000; null: no limit any more. Several limits hold
+together. Never exceeded by jobs that are handed out from the next dispatch on; where more run already, nothing is handed out until fewer
+do. What one may not have, others get, and enqueue is never refused. A tenant at its limit leaves the ring, and comes back without credit
+or loss. A caller that keeps its transaction open after ojs.fetch keeps the limits of the tenants whose jobs it got to itself, for 10 idle
+seconds at most: these tenants get no other job meanwhile. p_reason: for whoever asks later. Returns
+the rule. Waits only for whoever changes the same rule. Raises invalid_request, validation_error,
+conflict in a transaction that has fetched jobs.';
+
+-- Stops dispatch of a queue, of a tenant, of a tenant in a queue, or of everything.
+-- Waits only for a transaction that changes the same rule.
+-- Writes rule; with a tenant what ojs.limit_concurrency writes, too.
+create or replace function ojs.pause(
+    p_queue text default null, p_tenant text default null, p_reason text default null, p_by text default session_user
+) returns ojs.rule
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_rule ojs.rule;
+begin
+    p_queue := ojs._check_scope(p_tenant, p_queue);
+    perform ojs._say_if_new(p_tenant, p_queue);
+    insert into ojs.rule as r (tenant_id, queue, paused_at, paused_by, reason)
+    values (coalesce(p_tenant, ''), p_queue, ojs.now(), left(p_by, 255), left(p_reason, 1000))
+    on conflict (tenant_id, queue) do update
+    set paused_at = coalesce(r.paused_at, excluded.paused_at), reason = excluded.reason,
+        paused_by = case when r.paused_at is null then excluded.paused_by else r.paused_by end
+    returning * into v_rule;
+    perform ojs._apply_rule(v_rule) where p_tenant is not null;
+    return v_rule;
+end;
+$$;
+comment on function ojs.pause(text, text, text, text) is
+'Stops dispatch from the next decision on: of a queue, of a tenant (p_queue null), of a tenant in a queue, or of everything (p_queue ''*'').
+Enqueue, running jobs and the clock go on. p_reason, p_by: why and who (by default the login), for whoever asks later. What is paused
+twice stays paused since the first time. Returns the rule. Raises invalid_request.';
+
+-- Lets dispatch go on.
+-- Locks and writes what ojs.pause does; notifies.
+create or replace function ojs.resume(p_queue text default null, p_tenant text default null) returns ojs.rule
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_rule ojs.rule;
+begin
+    p_queue := ojs._check_scope(p_tenant, p_queue);
+    v_rule.tenant_id := coalesce(p_tenant, '');
+    v_rule.queue := p_queue;
+    update ojs.rule r set paused_at = null, paused_by = null, reason = null where r.tenant_id = v_rule.tenant_id and r.queue = v_rule.queue
+    returning r.max_concurrency, r.throttled_to, r.most into v_rule.max_concurrency, v_rule.throttled_to, v_rule.most;
+    if p_tenant is not null then
+        perform ojs._apply_rule(v_rule);
+    else
+        delete from ojs.rule r where r.tenant_id = '' and r.queue = v_rule.queue and r.most is null;
+        perform ojs._notify(array(select distinct w.queue from ojs.waiter w where p_queue in ('', w.queue)));
+    end if;
+    return v_rule;
+end;
+$$;
+comment on function ojs.resume(text, text) is
+'Lets dispatch go on that ojs.pause has stopped with the same arguments, and wakes waiting workers. Returns what is left of the rule.';
+
+create or replace function ojs._check_scope(p_tenant text, p_queue text) returns text
+language plpgsql
+as $$
+begin
+    perform ojs._session_tenant(p_tenant);
+    if p_tenant is null and p_queue is null then
+        -- Null may be a mistake, and everything would stop.
+        perform ojs._raise('OJ400', 'a queue must be named, a tenant, or both', '{"field": "queue"}', 'All queues: ''*''.');
+    elsif p_queue <> '*' and not ojs._queue_name(p_queue) then
+        perform ojs._raise('OJ400', 'queue must consist of a-z, 0-9, - and ., begin with a letter or digit and have at most 128 characters',
+            '{"field": "queue"}');
+    end if;
+    return coalesce(nullif(p_queue, '*'), '');
+end;
+$$;
+comment on function ojs._check_scope(text, text) is
+'Raises why a rule cannot be about this tenant and queue, or returns the queue as ojs.rule has it: null and * are all queues, and empty.';
+
+create or replace function ojs._stop_decisions() returns void
+language plpgsql
+as $$
+begin
+    perform ojs._fetched_nothing(), ojs._enter_lane();
+    -- Jobs that have not been taken in yet join now, under the settings that held when they committed: as many as others can wait for.
+    perform ojs._fold_on();
+end;
+$$;
+comment on function ojs._stop_decisions() is
+'Waits for the decision under way, and holds the lane until the transaction ends: a setting is about to change by which decisions go. Raises
+conflict in a transaction that has fetched jobs.';
+
+create or replace function ojs._apply_rule(p_rule ojs.rule) returns void
+language plpgsql
+as $$
+begin
+    delete from ojs.rule r
+    where r.tenant_id = p_rule.tenant_id and r.queue = p_rule.queue and r.most is null and r.paused_at is null;
+    update ojs.rule r set limit_xid = case when r.most is not null then pg_current_xact_id() end
+    where r.tenant_id = p_rule.tenant_id and r.queue = p_rule.queue and (r.most is null) <> (r.limit_xid is null);
+    if p_rule.tenant_id <> '' then
+        insert into ojs.tenant as t (tenant_id, created_at)
+        values (p_rule.tenant_id, case when p_rule.max_concurrency is not null then ojs.now() end)
+        on conflict (tenant_id) do update set created_at = coalesce(t.created_at, excluded.created_at)
+        where t.created_at is null and excluded.created_at is not null;
+        perform ojs._drop_tenant(p_rule.tenant_id);
+    end if;
+    perform ojs._rule_changed(p_rule.tenant_id, p_rule.queue), ojs._notify(array(select distinct w.queue from ojs.waiter w));
+end;
+$$;
+comment on function ojs._apply_rule(ojs.rule) is
+'Has a rule that has changed act from the next decision on, and removes it if it says nothing any more.';
+
+create or replace function ojs._recount_usage() returns void
+language plpgsql
+as $$
+begin
+    -- In another cluster the statistics begin anew.
+    perform ojs._roll_up();
+    -- Nobody may wait here, because the caller has the lane. Counts that another session has locked are of no limit any more.
+    delete from ojs.usage u using (select u.ctid as spot from ojs.usage u for update skip locked) l where u.ctid = l.spot;
+    update ojs.rule r set limit_xid = pg_current_xact_id() where r.most is not null;
+    perform ojs._rule_changed(r.tenant_id, r.queue) from ojs.rule r where r.most is not null;
+end;
+$$;
+comment on function ojs._recount_usage() is
+'Has the next decision count all jobs anew that rules limit, by the statistics. Only with the rows of ojs.rule locked.';

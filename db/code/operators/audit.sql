@@ -1,0 +1,182 @@
+comment on table ojs.audit is
+'What was changed in the configuration, by whom and why; read by ojs.audit_trail. Rows are added, never changed, and removed by the tick
+after 90 days, or after ojs.settings.journal_retention where that is longer.';
+comment on column ojs.audit.n is 'Tells them apart, in order.';
+comment on column ojs.audit.at is 'When.';
+comment on column ojs.audit.actor is
+'Who: the login role, or, for calls over HTTP, the principal of the request, where there is one.';
+comment on column ojs.audit.tenant_id is 'The tenant that it is about; null: none, or all.';
+comment on column ojs.audit.kind is
+'What was changed: tenant, rule (a limit of concurrency or a pause), limit (on enqueueing), tier, throttle, neighbours (what makes a tenant
+noisy), queue, fairness, pool, deployment, api_key, role, replay_rule, worker, dead_letters, jobs.';
+comment on column ojs.audit.name is
+'Its name: the queue of a rule, the pool, the role, the worker; null where there is none, or all are meant.';
+comment on column ojs.audit.action is
+'What was done: created, changed, removed; of rules limited, unlimited, paused, resumed; of the deployment held, resumed; of tenants
+suspended, resumed, deregistered; of workers directed; of jobs purged, cancelled.';
+comment on column ojs.audit.old is 'What was there before, of what has changed; null: nothing.';
+comment on column ojs.audit.new is 'What is there since, of what has changed; null: nothing.';
+comment on column ojs.audit.reason is 'Why, in the words of whoever did it: what the call was given, else the setting ojs.reason.';
+
+-- A tenant reads its rows through this view (tenants/own_rows.sql).
+create or replace view ojs._own_audit as
+select r.* from ojs._only_tenant() t(tenant_id)
+cross join lateral (select r.* from ojs.audit r where r.tenant_id = t.tenant_id offset 0) r;
+comment on view ojs._own_audit is 'The rows of ojs.audit about a tenant itself; for others none.';
+
+create or replace view ojs.audit_trail as
+select a.n, a.at, a.actor, a.tenant_id, a.kind, a.name, a.action, a.old, a.new, a.reason from ojs.audit a where ojs._reads_all()
+union all
+-- Who else acts, and why, is no tenant's business.
+select row_number() over (order by o.n), o.at, case when o.actor = session_user then o.actor else '' end, o.tenant_id,
+    o.kind, o.name, o.action, o.old - 'reason', o.new - 'reason', case when o.actor = session_user then o.reason end from ojs._own_audit o;
+comment on view ojs.audit_trail is
+'Who changed what in the configuration, when and why (ojs.audit): operators see everything, a tenant''s login role what is about its
+tenant, numbered by itself, and of actors and reasons its own only. old and new hold only what has changed. Changes say why where the
+call was given a reason, or the session or transaction has one: set ojs.reason = ''...''.';
+
+create or replace function ojs._actor() returns text
+language sql stable
+as $$
+    select left(case when ojs._trusted() then coalesce(nullif(current_setting('ojs.actor', true), ''), session_user) else session_user end,
+        255)
+$$;
+comment on function ojs._actor() is
+'Who acts: the login role. The service acts for others, and says for whom in the setting ojs.actor; anybody can set it, so nobody else is
+believed.';
+
+create or replace function ojs._because(p_reason text) returns text
+language plpgsql
+as $$
+declare
+    v_before text := coalesce(current_setting('ojs.reason', true), '');
+begin
+    perform set_config('ojs.reason', p_reason, true) where p_reason <> '';
+    return v_before;
+end;
+$$;
+comment on function ojs._because(text) is
+'Gives the changes that follow a reason (null or empty: the one there is), and returns the one before, for ojs.reason to be set back to at
+the end: what else the transaction changes has another.';
+
+create or replace function ojs._audit(
+    p_tenant text, p_kind text, p_name text, p_action text, p_old jsonb default null, p_new jsonb default null, p_reason text default null
+) returns void
+language sql
+as $$
+    insert into ojs.audit (actor, tenant_id, kind, name, action, old, new, reason)
+    select ojs._actor(), nullif(p_tenant, ''), p_kind, nullif(p_name, ''), p_action, ojs._differing(p_old, p_new),
+        ojs._differing(p_new, p_old), left(nullif(coalesce(p_reason, current_setting('ojs.reason', true)), ''), 1000)
+    where coalesce(p_old, p_new) is null or p_action in ('created', 'removed', 'suspended', 'resumed')
+        or coalesce(ojs._differing(p_old, p_new), ojs._differing(p_new, p_old)) is not null
+$$;
+comment on function ojs._audit(text, text, text, text, jsonb, jsonb, text) is
+'Appends to the audit trail, except that nothing has changed. p_old, p_new: the whole, of which what differs is kept. p_reason: why; null:
+as the setting ojs.reason says.';
+
+create or replace function ojs._differing(p_this jsonb, p_other jsonb) returns jsonb
+language sql immutable
+as $$
+    select jsonb_object_agg(e.key, e.value) from jsonb_each(p_this) e
+    where e.value <> 'null' and (p_other -> e.key) is distinct from e.value
+$$;
+comment on function ojs._differing(jsonb, jsonb) is 'The members of an object that another has not, or otherwise; null: none.';
+
+create or replace function ojs._audit_row() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+    -- to_jsonb writes times, intervals and floats by these settings, and what is written here stays.
+    set timezone = 'UTC' set intervalstyle = 'postgres' set extra_float_digits = 1
+as $$
+declare
+    v_kind   text := tg_argv[0];
+    v_keys   text[] := array[tg_argv[1], 'tenant_id'];
+    v_silent text[] := tg_argv[2]::text[];
+    v_old    jsonb := case when tg_op <> 'INSERT' then to_jsonb(old) end;
+    v_new    jsonb := case when tg_op <> 'DELETE' then to_jsonb(new) end;
+    v_row    jsonb := coalesce(v_new, v_old);
+    v_action text := case tg_op when 'INSERT' then 'created' when 'DELETE' then 'removed' else 'changed' end;
+    v_why    text;
+begin
+    if tg_table_name = 'tenant' then
+        -- A row that is there for a pause or a throttle alone is no tenant that somebody has configured.
+        v_old := case when v_old ->> 'created_at' is not null then v_old end;
+        v_new := case when v_new ->> 'created_at' is not null then v_new end;
+        v_action := case when v_old is null then 'created' when v_new is null then 'removed' else 'changed' end;
+        if coalesce(v_old, v_new) is null then
+            return null;
+        end if;
+    end if;
+    if v_new ->> 'tenant_id' <> v_old ->> 'tenant_id' then
+        -- Each of the two learns its own part, and not the other's name.
+        perform ojs._audit(v_old ->> 'tenant_id', v_kind, v_old ->> v_keys[1], 'removed', v_old - v_keys - v_silent);
+        v_action := 'created';
+        v_old := null;
+    end if;
+    if v_kind = 'rule' then
+        v_action := ojs._rule_action(v_old, v_new);
+        v_why := v_new ->> case when v_action = 'paused' then 'reason' when v_action in ('limited', 'unlimited') then 'limit_reason' end;
+    elsif v_kind = 'throttle' then
+        v_why := nullif(v_new ->> 'reason', 'manual');
+    elsif tg_table_name = 'suspended' then
+        v_action := case tg_op when 'INSERT' then 'suspended' when 'DELETE' then 'resumed' end;
+        v_why := v_new ->> 'reason';
+    elsif v_kind = 'deployment' and v_old -> 'held_at' is distinct from v_new -> 'held_at' then
+        v_action := case when v_new ->> 'held_at' is null then 'resumed' else 'held' end;
+    end if;
+    perform ojs._audit(v_row ->> 'tenant_id', v_kind, v_row ->> v_keys[1], v_action, v_old - v_keys - v_silent, v_new - v_keys - v_silent,
+        v_why)
+    where v_action is not null;
+    return null;
+end;
+$$;
+comment on function ojs._audit_row() is
+'Trigger: records that a row of configuration has changed. Arguments: the kind, the column with the name, and columns that say nothing.';
+
+create or replace function ojs._rule_action(p_old jsonb, p_new jsonb) returns text
+language sql immutable
+as $$
+    select case
+        when p_old ->> 'paused_at' is null and p_new ->> 'paused_at' is not null then 'paused'
+        when p_old ->> 'paused_at' is not null and p_new ->> 'paused_at' is null then 'resumed'
+        when p_old ->> 'max_concurrency' is not distinct from p_new ->> 'max_concurrency' then null
+        when p_new ->> 'max_concurrency' is null then 'unlimited'
+        else 'limited' end
+$$;
+comment on function ojs._rule_action(jsonb, jsonb) is 'What has become of a limit or a pause; null: nothing.';
+
+create or replace function ojs._prune_audit(p_now timestamptz, p_limit int) returns boolean
+language plpgsql
+as $$
+declare
+    v_old  timestamptz := p_now - greatest(interval '90 days', (select s.journal_retention from ojs.settings s));
+    v_rows int;
+begin
+    if ((select a.at from ojs.audit a order by a.n limit 1) < v_old) is not true then
+        return false;
+    end if;
+    delete from ojs.audit d
+    using (select a.n from (select a.n, a.at from ojs.audit a order by a.n limit p_limit) a where a.at < v_old) a
+    where d.n = a.n;
+    get diagnostics v_rows = row_count;
+    return v_rows = p_limit;
+end;
+$$;
+comment on function ojs._prune_audit(timestamptz, int) is
+'Removes old rows of the audit trail, up to p_limit of the first; returns whether there may be more.';
+
+create or replace function ojs._tenant_events(p_types text[], p_queues text[], p_limit int, p_tenant text) returns setof ojs.event
+language sql stable
+as $$
+    select 'evt_' || a.tenant_id || '_created_' || (extract(epoch from a.at) * 1000000)::bigint, 'tenant.created', a.at, a.tenant_id,
+        null::text, a.tenant_id,
+        jsonb_build_object('tenant_id', a.tenant_id, 'config', coalesce(a.new, '{}'))
+    from (
+        (select a.* from ojs.audit a where p_tenant is null and a.kind = 'tenant' and a.action = 'created' order by a.n desc limit p_limit)
+        union all
+        select a.* from ojs.audit a where a.tenant_id = p_tenant and a.kind = 'tenant' and a.action = 'created'
+    ) a
+    where (p_types is null or 'tenant.created' = any (p_types)) and p_queues is null
+    order by a.n desc limit p_limit
+$$;
+comment on function ojs._tenant_events(text[], text[], int, text) is
+'Events of tenants that the audit trail tells: tenant.created, when one is configured first (multi-tenancy section 11.1).';

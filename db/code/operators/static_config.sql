@@ -1,0 +1,131 @@
+-- Static configuration: what a server's configuration file says of tiers and tenants. Each of its entries is remembered as it was applied,
+-- so that servers that start do not undo what was changed since.
+
+comment on table ojs.static_config is
+'Entries of configuration files as they were applied last. Written by ojs.configure_static under the lock of ojs.queue.';
+comment on column ojs.static_config.kind is 'tier or tenant.';
+comment on column ojs.static_config.name is 'Which one.';
+comment on column ojs.static_config.config is 'What the file said of it.';
+comment on column ojs.static_config.at is 'When it was applied.';
+
+-- Applies an entry of a configuration file.
+-- Locks what ojs.configure_tier locks.
+-- Writes static_config, and what ojs.configure_tier or ojs.put_tenant write.
+create or replace function ojs.configure_static(
+    p_kind text, p_name text, p_config anycompatible, p_authoritative boolean default false, p_check boolean default false
+) returns boolean
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    c_json constant boolean := ojs._json_type(pg_typeof(p_config));
+    v_config jsonb := p_config::jsonb;
+begin
+    if p_kind = 'tier' then
+        perform ojs._check_tier(p_name), ojs._tier_fields(v_config);
+    elsif p_kind = 'tenant' then
+        perform ojs._check_tenant(p_name), ojs._tenant_fields(v_config);
+    else
+        perform ojs._raise('OJ400', 'kind must be "tier" or "tenant"', '{"field": "kind"}');
+    end if;
+    if p_check then
+        return false;
+    end if;
+    perform ojs._alone_with_queues();
+    if p_authoritative is not true and exists (
+            select from ojs.static_config c where c.kind = p_kind and c.name = p_name and c.config = v_config) then
+        return false;
+    end if;
+    insert into ojs.static_config as c (kind, name, config) values (p_kind, p_name, v_config)
+    on conflict (kind, name) do update set config = excluded.config, at = excluded.at;
+    if p_kind = 'tier' then
+        perform ojs.configure_tier(p_name, v_config, 'configuration file');
+    else
+        perform ojs.put_tenant(p_name, v_config, 'configuration file');
+    end if;
+    return true;
+end;
+$$;
+comment on function ojs.configure_static(text, text, anycompatible, boolean, boolean) is
+'Applies an entry of a configuration file, and returns whether it did. p_kind tier: as ojs.configure_tier; tenant: {"limits": {...},
+"fairness_weight": 10, "priority_boost": 0, "tier": "standard"}, as ojs.put_tenant. Nothing is done if the same was applied to the same
+before, whatever was changed since, so that this stays, unless p_authoritative says that the file wins. p_check: only says what is wrong.
+Raises what ojs.configure_tier and ojs.put_tenant raise.';
+
+-- Configures a tenant: its tier, and what it has of its own.
+-- Locks what ojs.configure_tier locks.
+-- Writes what ojs.set_tier writes.
+create or replace function ojs.put_tenant(p_tenant text, p_config anycompatible, p_reason text default null) returns setof ojs.tenant
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    c_json constant boolean := ojs._json_type(pg_typeof(p_config));
+    v_fields jsonb := ojs._tenant_fields(p_config::jsonb);
+    v_before text := ojs._because(p_reason);
+begin
+    perform ojs._check_tenant(p_tenant);
+    perform ojs._alone_with_queues();
+    perform ojs._fit_tenant(p_tenant, v_fields, p_reason);
+    perform set_config('ojs.reason', v_before, true);
+    return query select t.* from ojs.tenant t where t.tenant_id = p_tenant;
+end;
+$$;
+comment on function ojs.put_tenant(text, anycompatible, text) is
+'Configures a tenant in one step, and returns its configuration. p_config: {"tier": "standard", "limits": {...}, "fairness_weight": 10,
+"priority_boost": 0}, each of them only if it is to be set; weight is another name of fairness_weight, and limits, as for
+ojs.configure_limits, may stand at the top, too. A tier is given as by ojs.set_tier, null takes it away, and what stands beside it goes
+before what the tier says. p_reason: for the audit trail. Raises invalid_request, validation_error, unsupported, not_found, conflict in a
+transaction that has fetched jobs.';
+
+create or replace function ojs._tenant_fields(p_config jsonb) returns jsonb
+language plpgsql
+as $$
+declare
+    c_own    constant text[] := '{tenant_id,tier,limits,fairness_weight,weight,priority_boost}';
+    v_limits jsonb := '{}';
+begin
+    if jsonb_typeof(p_config) is distinct from 'object' then
+        perform ojs._raise('OJ400', 'the entry of a tenant must be an object', '{"field": "tenants"}');
+    elsif p_config ? 'tier' and (jsonb_typeof(p_config -> 'tier') not in ('string', 'null')) then
+        perform ojs._raise('OJ422', 'tier must be the name of a tier, or null', '{"field": "tier"}');
+    end if;
+    v_limits := ojs._limit_fields(p_config - c_own, null);
+    if exists (select from jsonb_each(v_limits) f join jsonb_each(ojs._limit_fields(coalesce(p_config -> 'limits', '{}'), null)) l
+            on l.key = f.key and l.value <> f.value) then
+        perform ojs._raise('OJ422', 'limits disagree with what stands beside them', '{"field": "limits"}');
+    end if;
+    return ojs._tier_fields((select coalesce(jsonb_object_agg(f.key, f.value), '{}') from jsonb_each(p_config) f
+            where f.key = any (c_own) and f.key not in ('tenant_id', 'tier', 'limits'))
+        || jsonb_build_object('limits', coalesce(p_config -> 'limits', '{}') || v_limits))
+        || case when p_config ? 'tier' then jsonb_build_object('tier', p_config -> 'tier') else '{}' end;
+end;
+$$;
+comment on function ojs._tenant_fields(jsonb) is
+'What the entry of a tenant says, as ojs._tier_fields has it, and its tier. Raises what is wrong with it.';
+
+create or replace function ojs._fit_tenant(p_tenant text, p_fields jsonb, p_reason text) returns void
+language plpgsql
+as $$
+declare
+    c_share constant text[] := '{fairness_weight,priority_boost,max_concurrency}';
+    v_fields jsonb := p_fields - 'tier';
+begin
+    perform ojs._know(p_tenant);
+    if p_fields ? 'tier' then
+        perform ojs._give_tier(p_tenant, p_fields ->> 'tier', p_reason);
+        v_fields := coalesce((select r.fields from ojs.tier r where r.name = p_fields ->> 'tier'), '{}') || v_fields;
+        update ojs.tenant_tier t set due = null where t.tenant_id = p_tenant;
+    end if;
+    if v_fields - c_share <> '{}' then
+        perform ojs._alone_with_tally();
+        perform ojs._set_limits(p_tenant, v_fields - c_share, p_reason);
+        perform ojs._give_room(ojs.now());
+    end if;
+    -- This comes last, because from here on decisions wait.
+    if v_fields ?| c_share then
+        perform ojs._enter_lane();
+        perform ojs._fit_share(p_tenant, v_fields, p_reason);
+    end if;
+end;
+$$;
+comment on function ojs._fit_tenant(text, jsonb, text) is
+'Gives a tenant what fields as those of a tier say, and the tier that they name. Only after ojs._alone_with_queues.';

@@ -1,0 +1,143 @@
+-- Configuration of pools of workers (fair-scheduling section 6), called by operators.
+-- pools/fetch.sql applies it to a FETCH.
+
+-- Configures a pool.
+-- Waits for the decision under way, and locks ojs.lane until the end of the transaction.
+-- Writes pool and notice, and the times of tenants in tenant_fairness.
+create or replace function ojs.configure_pool(p_pool text, p_config anycompatible) returns ojs.pool
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    c_json constant boolean := ojs._json_type(pg_typeof(p_config));
+    v_old ojs.pool;
+    v_new ojs.pool;
+begin
+    if current_setting('transaction_isolation') <> 'read committed' then
+        -- Else the transaction would not see which queues others have isolated meanwhile.
+        perform ojs._raise('OJ408', 'pools are configured in transactions of isolation level read committed',
+            '{"field": "transaction_isolation"}');
+    end if;
+    perform ojs._check_pool_name(p_pool, true);
+    v_new := ojs._read_pool(p_pool, p_config::jsonb);
+    perform ojs._stop_decisions();
+    perform ojs._check_isolated(v_new);
+    select * into v_old from ojs.pool p where p.name = p_pool;
+    insert into ojs.pool as p (name, queues, max_concurrency, strategy, weights, isolated, tenants, rotation_interval, min_dispatch_ratio)
+    values (p_pool, v_new.queues, v_new.max_concurrency, v_new.strategy, v_new.weights, v_new.isolated, v_new.tenants,
+        v_new.rotation_interval, v_new.min_dispatch_ratio)
+    on conflict (name) do update
+    set queues = excluded.queues, max_concurrency = excluded.max_concurrency, strategy = excluded.strategy, weights = excluded.weights,
+        isolated = excluded.isolated, tenants = excluded.tenants, rotation_interval = excluded.rotation_interval,
+        min_dispatch_ratio = excluded.min_dispatch_ratio, updated_at = ojs.now()
+    returning * into v_new;
+    perform ojs._pool_changed(v_old, v_new);
+    return v_new;
+end;
+$$;
+comment on function ojs.configure_pool(text, anycompatible) is
+'Sets what holds for the workers of a pool, as a whole: what p_config leaves out has its default. queues: whose jobs they get (default
+all); concurrency: how many jobs they may run at once, together (1 to 1000000; default as many as there are); strategy: strict,
+round-robin, weighted or least-loaded, and weights such as {"mail": 3} (default: as each FETCH asks); isolated: workers of other pools get
+no jobs of these queues, which no other isolated pool may have; tenants: whose jobs they get (default all), and with isolated nobody else
+does, whatever the queue; starvation_prevention: {enabled, rotation_interval (ISO 8601, default PT30S), min_dispatch_ratio (default
+0.05)}: a queue with work that gave no job for so long goes next, and each gets that part of the dispatches at least. queues may be an
+object, {"mail": {"weight": 3}}. p_pool: a name, default for workers that name none, or * for all FETCHes: then strategy, weights and
+starvation_prevention only, which go before what pools and workers say. Acts on the next FETCH, on running jobs not at all; against the
+concurrency count those that were handed out since the pool is configured, whatever it was then. Returns the pool. Waits for a running
+dispatch. Needs read committed. Raises invalid_request, validation_error, conflict, unsupported.';
+
+-- Configures the pools of a document.
+-- Locks and writes what ojs.configure_pool does.
+create or replace function ojs.configure_pools(p_document anycompatible) returns setof ojs.pool
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    c_json constant boolean := ojs._json_type(pg_typeof(p_document));
+    v_document jsonb := p_document::jsonb;
+    v_pool     jsonb;
+begin
+    if jsonb_typeof(v_document -> 'pool') = 'object' and not v_document ? 'pools' then
+        v_document := jsonb_build_object('pools', jsonb_build_array(v_document -> 'pool'));
+    end if;
+    if jsonb_typeof(v_document -> 'pools') is distinct from 'array' then
+        perform ojs._raise('OJ400', 'the document must be {"pool": {...}} or {"pools": [...]}', '{"field": "pools"}');
+    end if;
+    for v_pool in select jsonb_array_elements(v_document -> 'pools') loop
+        return next ojs.configure_pool(v_pool ->> 'name', v_pool);
+    end loop;
+end;
+$$;
+comment on function ojs.configure_pools(anycompatible) is
+'ojs.configure_pool for each pool of a document, {"pool": {...}} or {"pools": [...]}, whose pools have their names in them; all or none.
+Returns the pools. Raises what ojs.configure_pool raises.';
+
+-- Removes a pool.
+-- Locks and writes what ojs.configure_pool does.
+create or replace function ojs.delete_pool(p_pool text, p_confirm boolean default false) returns ojs.pool
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_old     ojs.pool;
+    v_workers bigint;
+begin
+    perform ojs._stop_decisions();
+    select * into v_old from ojs.pool p where p.name = p_pool;
+    if v_old.name is null then
+        perform ojs._raise('OJ404', format('pool %s not found', left(p_pool, 128)),
+            jsonb_build_object('resource_type', 'pool', 'resource_id', left(p_pool, 128)),
+            'Check the name; the list of pools shows those that there are.');
+    end if;
+    v_workers := (select count(*) from ojs.worker w where coalesce(w.pool, 'default') = p_pool);
+    if p_confirm is not true and (v_workers > 0 or v_old.isolated) then
+        perform ojs._raise('OJ409', format('pool %s has %s live workers%s', p_pool, v_workers, case when v_old.isolated then
+            ', and what it isolates would be open to all' else '' end), '{"field": "confirm"}', 'Say so: confirm.');
+    end if;
+    delete from ojs.pool p where p.name = p_pool;
+    delete from ojs.pool_tally t where t.pool = v_old.id;
+    perform ojs._pool_changed(v_old, null);
+    return v_old;
+end;
+$$;
+comment on function ojs.delete_pool(text, boolean) is
+'Removes the configuration of a pool, and returns what it was. Its workers are then in a pool that has none: they get jobs of all queues
+that are not isolated. Jobs they run go on. p_confirm: although it has live workers, or isolates something. Waits for a running dispatch.
+Raises not_found, conflict.';
+
+create or replace function ojs._pool_changed(p_old ojs.pool, p_new ojs.pool) returns void
+language plpgsql
+as $$
+begin
+    if p_old.isolated and p_old.tenants is not null then
+        -- Their times may lie far below everybody's, or above, and from now on they are served among all, or others among them.
+        perform ojs._raise_times(s.queue, l, s.unit, p_old.tenants, true)
+        from ojs._queues_with_state() q(queue) cross join lateral ojs._state(q.queue) s cross join lateral unnest(s.levels) l;
+    end if;
+    insert into ojs.notice (type, subject, data, ended_at)
+    select 'scheduling.rebalanced', p_old.name, jsonb_build_object('pool', p_old.name,
+        'previous_strategy', coalesce(p_old.strategy, 'round-robin'), 'new_strategy', coalesce(p_new.strategy, 'round-robin')), ojs.now()
+    where (p_old.strategy, p_old.weights) is distinct from (p_new.strategy, p_new.weights) and p_old.name is not null;
+    perform ojs._notify(array(select distinct w.queue from ojs.waiter w));
+end;
+$$;
+comment on function ojs._pool_changed(ojs.pool, ojs.pool) is
+'Has a pool that has changed act from the next decision on. Only under the row of ojs.lane.';
+
+create or replace function ojs._check_isolated(p_pool ojs.pool) returns void
+language plpgsql
+as $$
+declare
+    v_other record;
+begin
+    select o.name, coalesce(q, t) as what, case when q is null then 'tenants' else 'queues' end as field into v_other
+    from ojs.pool o
+    left join lateral (select q from unnest(o.queues) q where o.tenants is null and p_pool.tenants is null and q = any (p_pool.queues)
+        limit 1) q on true
+    left join lateral (select t from unnest(o.tenants) t where t = any (p_pool.tenants) limit 1) t on true
+    where p_pool.isolated and o.isolated and o.name <> p_pool.name and coalesce(q, t) is not null limit 1;
+    if v_other.name is not null then
+        perform ojs._raise('OJ409', format('pool %s isolates %s already', v_other.name, v_other.what),
+            jsonb_build_object('field', v_other.field, 'pool', v_other.name));
+    end if;
+end;
+$$;
+comment on function ojs._check_isolated(ojs.pool) is 'Raises that two isolated pools would have the same queue or tenant.';

@@ -1,0 +1,28 @@
+-- Of which queues somebody takes jobs. Without it, shares and lists of queues would have two opinions.
+
+create or replace function ojs._served_queues() returns table (queue text)
+language plpgsql stable security definer rows 100 set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if not ojs._sees_all() then
+        return;
+    end if;
+    return query
+    with known as materialized (
+        select u.queue, sum(u.active) > 0 as works
+        from (select t.queue, t.active from ojs.tally t union all select r.queue, r.active from ojs._recent() r) u group by u.queue
+    )
+    select k.queue from known k where k.works
+    union
+    select w.queue from ojs._waiting_servers() w(queue, servers)
+    union
+    select l.name from ojs._lately('queue') l where l.name <> ''
+    union
+    select k.queue from known k
+    cross join lateral (select p.at from ojs.pace p where p.kind = 'queue' and p.name = k.queue order by p.at desc limit 1) h
+    where h.at > ojs.now() - interval '5 minutes';
+end;
+$$;
+comment on function ojs._served_queues() is
+'The queues of which somebody takes jobs: a FETCH waits, a job runs, or one was handed out within five minutes. None for a tenant''s login.
+Costs as much as there are pairs of tenant and queue.';

@@ -1,0 +1,221 @@
+comment on type ojs.pace_sums is
+'Jobs handed out in the last minute, five minutes and hour, how long they had been available, in seconds, in sum, and how many of them for
+how long (classes of ojs._wait_bounds(); null for tenants).';
+
+create or replace function ojs._pace(p_kind text, p_name text, p_lately ojs.pace_sums) returns table (
+    jobs_1m bigint, waited_1m float8, waits_1m bigint[], jobs_5m bigint, waited_5m float8, waits_5m bigint[],
+    jobs_1h bigint, waited_1h float8, waits_1h bigint[])
+language sql stable rows 1
+as $$
+    select coalesce(z.jobs - m.jobs_before, 0) + coalesce((p_lately).jobs_1m, 0),
+        coalesce(z.waited - m.waited_before, 0) + coalesce((p_lately).waited_1m, 0),
+        ojs._waits_sum(case when m.at is not null then ojs._waits_sum(z.waits_before, z.waits, m.waits_before) end, (p_lately).waits_1m),
+        coalesce(z.jobs - f.jobs_before, 0) + coalesce((p_lately).jobs_5m, 0),
+        coalesce(z.waited - f.waited_before, 0) + coalesce((p_lately).waited_5m, 0),
+        ojs._waits_sum(case when f.at is not null then ojs._waits_sum(z.waits_before, z.waits, f.waits_before) end, (p_lately).waits_5m),
+        coalesce(z.jobs - h.jobs_before, 0) + coalesce((p_lately).jobs_1h, 0),
+        coalesce(z.waited - h.waited_before, 0) + coalesce((p_lately).waited_1h, 0),
+        ojs._waits_sum(case when h.at is not null then ojs._waits_sum(z.waits_before, z.waits, h.waits_before) end, (p_lately).waits_1h)
+    from (values (0)) one
+    left join lateral (
+        select p.jobs_before + p.jobs as jobs, p.waited_before + p.waited as waited, p.waits, p.waits_before
+        from ojs.pace p where p.kind = p_kind and p.name = p_name order by p.at desc limit 1
+    ) z on true
+    left join lateral (select p.* from ojs._pace_from(p_kind, p_name, '1 minute') p) m on true
+    left join lateral (select p.* from ojs._pace_from(p_kind, p_name, '5 minutes') p) f on true
+    left join lateral (select p.* from ojs._pace_from(p_kind, p_name, '1 hour') p) h on true
+$$;
+comment on function ojs._pace(text, text, ojs.pace_sums) is
+'What was handed out of a queue or tenant, to a pool, or in all: the rows of ojs.pace of that kind and name, and p_lately. A row stands for
+the ten seconds before it, so a window begins up to five seconds sooner or later.';
+
+create or replace function ojs._pace_from(p_kind text, p_name text, p_span interval) returns setof ojs.pace
+language sql stable rows 1
+as $$
+    -- The time by a query of its own: a function that tells it anew for each row would not be asked of the index.
+    select p.* from ojs.pace p
+    where p.kind = p_kind and p.name = p_name and p.at > (select ojs.now()) - p_span + ojs._pace_step() / 2 order by p.at limit 1
+$$;
+comment on function ojs._pace_from(text, text, interval) is
+'The first row of ojs.pace within so much time. Becomes part of the query that asks.';
+
+-- A plan of its own reads the few rows at the end of the journal by index, whatever the planner of the asking query believes about their
+-- number.
+create or replace function ojs._lately(p_kind text) returns table (name text, sums ojs.pace_sums)
+language plpgsql stable security definer rows 100 set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_mark pg_snapshot := (select t.pace_snapshot from ojs.tally_mark t order by t.rev desc limit 1);
+    v_now  timestamptz := ojs.now();
+begin
+    return query
+    select coalesce(u.name, ''), (
+        sum(u.jobs) filter (where u.m), sum(u.waited) filter (where u.m), case when p_kind <> 'tenant' then
+            ojs._waits(array_agg(u.class) filter (where u.m), array_agg(u.jobs) filter (where u.m)) end,
+        sum(u.jobs) filter (where u.f), sum(u.waited) filter (where u.f), case when p_kind <> 'tenant' then
+            ojs._waits(array_agg(u.class) filter (where u.f), array_agg(u.jobs) filter (where u.f)) end,
+        sum(u.jobs), sum(u.waited), case when p_kind <> 'tenant' then
+            ojs._waits(array_agg(u.class), array_agg(u.jobs)) end)::ojs.pace_sums
+    from (
+        select n.name, c.class, l.at > v_now - interval '1 minute' as m, l.at > v_now - interval '5 minutes' as f,
+            count(*) as jobs, sum(x.wait::float8) as waited
+        from ojs._leases_since(v_mark) l cross join lateral unnest(l.tenants, l.waits) x(tenant_id, wait)
+        cross join lateral (select case p_kind when 'queue' then l.queue when 'pool' then l.pool::text else x.tenant_id end as name) n
+        cross join lateral (select case when p_kind <> 'tenant' then ojs._wait_class(x.wait) end as class) c
+        where not ojs._foreign(v_mark) and l.at > v_now - interval '1 hour' and n.name is not null
+        group by 1, 2, 3, 4
+    ) u
+    group by rollup (u.name);
+end;
+$$;
+comment on function ojs._lately(text) is
+'What was handed out since the last roll-up into ojs.pace, per queue or tenant or to each pool, and in all of these under an empty name.';
+
+create or replace view ojs.scheduling_stats with (security_invoker = true) as
+with lately as materialized (
+    select l.name, l.sums from ojs._lately('queue') l(name, sums)
+), total as materialized (
+    select p.jobs_1m, p.jobs_5m, p.jobs_1h
+    from lately l
+    cross join lateral ojs._pace('all', '', l.sums)
+        p(jobs_1m, waited_1m, waits_1m, jobs_5m, waited_5m, waits_5m, jobs_1h, waited_1h, waits_1h)
+    where l.name = ''
+)
+select q.queue,
+    s.jobs_1m as dispatched_1m, round(s.jobs_1m / nullif(t.jobs_1m, 0)::numeric, 4) as ratio_1m,
+    s.waited_1m / nullif(s.jobs_1m, 0) * interval '1 second' as avg_wait_1m, ojs._percentile(s.waits_1m, 0.5) as p50_wait_1m,
+    ojs._percentile(s.waits_1m, 0.95) as p95_wait_1m, ojs._percentile(s.waits_1m, 0.99) as p99_wait_1m,
+    s.jobs_5m as dispatched_5m, round(s.jobs_5m / nullif(t.jobs_5m, 0)::numeric, 4) as ratio_5m,
+    s.waited_5m / nullif(s.jobs_5m, 0) * interval '1 second' as avg_wait_5m, ojs._percentile(s.waits_5m, 0.5) as p50_wait_5m,
+    ojs._percentile(s.waits_5m, 0.95) as p95_wait_5m, ojs._percentile(s.waits_5m, 0.99) as p99_wait_5m,
+    s.jobs_1h as dispatched_1h, round(s.jobs_1h / nullif(t.jobs_1h, 0)::numeric, 4) as ratio_1h,
+    s.waited_1h / nullif(s.jobs_1h, 0) * interval '1 second' as avg_wait_1h, ojs._percentile(s.waits_1h, 0.5) as p50_wait_1h,
+    ojs._percentile(s.waits_1h, 0.95) as p95_wait_1h, ojs._percentile(s.waits_1h, 0.99) as p99_wait_1h,
+    q.available, q.active, q.oldest_wait
+from ojs.queue_stats q
+cross join total t
+left join lately l on l.name = q.queue
+cross join lateral ojs._pace('queue', q.queue, l.sums)
+    s(jobs_1m, waited_1m, waits_1m, jobs_5m, waited_5m, waits_5m, jobs_1h, waited_1h, waits_1h);
+comment on view ojs.scheduling_stats is
+'One row per queue, over all tenants: jobs handed out in the last minute, five minutes and hour (dispatched_), their part of what was
+handed out of all queues (ratio_; null where nothing was), how long they had been available on average (avg_wait_; null where there were
+none), and at most half of them, 95 and 99 of 100 (p50_wait_, p95_wait_, p99_wait_: estimates); available and active jobs now, and how
+long the first in line has waited, as in ojs.queue_stats. A window begins up to five seconds sooner or later. Costs as much as there are
+shards and jobs handed out in the last ten seconds, not jobs.';
+
+create or replace view ojs.tenant_shares with (security_invoker = true) as
+with lately as materialized (
+    select l.name, l.sums from ojs._lately('tenant') l(name, sums)
+), total as materialized (
+    select p.jobs_1m, p.jobs_5m, p.jobs_1h
+    from lately l
+    cross join lateral ojs._pace('all', '', l.sums)
+        p(jobs_1m, waited_1m, waits_1m, jobs_5m, waited_5m, waits_5m, jobs_1h, waited_1h, waits_1h)
+    where l.name = ''
+), served as materialized (
+    select v.queue from ojs._served_queues() v(queue)
+), work as materialized (
+    select n.tenant_id, coalesce(w.alike, coalesce(t.weight, w.fallback) * coalesce(t.throttle, 1)) as weight,
+        n.available, n.active, n.works
+    from (
+        select q.tenant_id, sum(q.available)::bigint as available, sum(q.active)::bigint as active,
+            bool_or(q.active > 0 or q.available > 0 and (v.queue is not null or not exists (select from served))) as works
+        from (
+            select u.tenant_id, u.queue, sum(u.available) as available, sum(u.active) as active
+            from (
+                select t.tenant_id, t.queue, t.available, t.active from ojs.tally t
+                union all
+                select r.tenant_id, r.queue, r.available, r.active from ojs._recent() r
+                union all
+                select t.tenant_id, '', 0, 0 from ojs.tenant t
+            ) u
+            group by u.tenant_id, u.queue
+        ) q
+        left join served v on v.queue = q.queue
+        group by q.tenant_id
+    ) n
+    left join ojs.tenant t on t.tenant_id = n.tenant_id
+    cross join ojs._usual_weight w
+)
+select w.tenant_id, w.weight, round(i.share, 4) as ideal_share,
+    s.jobs_1m as dispatched_1m, round(s.jobs_1m / nullif(t.jobs_1m, 0)::numeric, 4) as share_1m,
+    round(i.share * t.jobs_1m - s.jobs_1m, 1) as lag_1m, s.waited_1m / nullif(s.jobs_1m, 0) * interval '1 second' as avg_wait_1m,
+    s.jobs_5m as dispatched_5m, round(s.jobs_5m / nullif(t.jobs_5m, 0)::numeric, 4) as share_5m,
+    round(i.share * t.jobs_5m - s.jobs_5m, 1) as lag_5m, s.waited_5m / nullif(s.jobs_5m, 0) * interval '1 second' as avg_wait_5m,
+    s.jobs_1h as dispatched_1h, round(s.jobs_1h / nullif(t.jobs_1h, 0)::numeric, 4) as share_1h,
+    round(i.share * t.jobs_1h - s.jobs_1h, 1) as lag_1h, s.waited_1h / nullif(s.jobs_1h, 0) * interval '1 second' as avg_wait_1h,
+    w.available, w.active
+from work w
+cross join lateral (select case when w.works then w.weight / (select sum(o.weight) from work o where o.works) end as share) i
+cross join total t
+left join lately l on l.name = w.tenant_id
+cross join lateral ojs._pace('tenant', w.tenant_id, l.sums)
+    s(jobs_1m, waited_1m, waits_1m, jobs_5m, waited_5m, waits_5m, jobs_1h, waited_1h, waits_1h);
+comment on view ojs.tenant_shares is
+'One row per tenant, over all queues: the weight it has in queues that do not say (ojs.queue_weight: in those that do), and its part of
+these weights of all that have jobs active, or available in queues that somebody serves, if any (ideal_share; ojs.queue_demands; null
+where it has none); jobs handed out in the last minute, five minutes and hour (dispatched_), their part of all that were (share_; null
+where none were), how many more they would have been at the ideal share (lag_; negative: fewer; null where it has none now), how long they
+had been available on average (avg_wait_; null where there were none); available and active jobs now. A window begins up to five seconds
+sooner or later. Costs as much as there are shards and jobs handed out in the last ten seconds, not jobs.';
+
+-- As ojs._recent.
+create or replace function ojs._pools_lately() returns table (pool int, active bigint, dispatched bigint)
+language plpgsql stable security definer rows 10 set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_mark pg_snapshot := (select t.snapshot from ojs.tally_mark t order by t.rev desc limit 1);
+begin
+    return query select p.id, c.* from ojs.pool p cross join lateral ojs._pool_changes(p.id, v_mark, null) c;
+end;
+$$;
+comment on function ojs._pools_lately() is 'Changes of the numbers in ojs.pool_tally that are visible now and not rolled up yet.';
+
+create or replace view ojs._pool_use with (security_invoker = true) as
+select u.pool, sum(u.active)::bigint as active, sum(u.dispatched)::bigint as dispatched
+from (
+    select t.pool, t.active, t.dispatched from ojs.pool_tally t
+    union all
+    select l.pool, l.active, l.dispatched from ojs._pools_lately() l
+) u
+group by u.pool;
+comment on view ojs._pool_use is 'Jobs that the workers of each pool run, and that they were handed, ever; no row: none.';
+
+create or replace view ojs.pool_stats with (security_invoker = true) as
+with lately as materialized (
+    select l.name, l.sums from ojs._lately('pool') l(name, sums)
+), total as materialized (
+    select p.jobs_1m, p.jobs_5m, p.jobs_1h
+    from (values (0)) one left join ojs._lately('queue') l(name, sums) on l.name = ''
+    cross join lateral ojs._pace('all', '', l.sums)
+        p(jobs_1m, waited_1m, waits_1m, jobs_5m, waited_5m, waits_5m, jobs_1h, waited_1h, waits_1h)
+)
+select p.name, p.queues, p.max_concurrency, p.strategy, p.weights, p.isolated, p.tenants,
+    case when p.rotation_interval is not null then jsonb_build_object('enabled', true, 'rotation_interval',
+        format('PT%sS', trim_scale(extract(epoch from p.rotation_interval)::numeric)), 'min_dispatch_ratio', p.min_dispatch_ratio)
+    end as starvation_prevention,
+    (select count(*) from ojs.worker w where coalesce(w.pool, 'default') = p.name) as active_workers,
+    coalesce(n.active, 0) as active_jobs, round(coalesce(n.active, 0)::numeric / p.max_concurrency, 4) as utilization,
+    coalesce(n.dispatched, 0) as dispatched,
+    s.jobs_1m as dispatched_1m, round(s.jobs_1m / nullif(t.jobs_1m, 0)::numeric, 4) as ratio_1m,
+    s.waited_1m / nullif(s.jobs_1m, 0) * interval '1 second' as avg_wait_1m, ojs._percentile(s.waits_1m, 0.5) as p50_wait_1m,
+    ojs._percentile(s.waits_1m, 0.95) as p95_wait_1m, ojs._percentile(s.waits_1m, 0.99) as p99_wait_1m,
+    s.jobs_5m as dispatched_5m, round(s.jobs_5m / nullif(t.jobs_5m, 0)::numeric, 4) as ratio_5m,
+    s.waited_5m / nullif(s.jobs_5m, 0) * interval '1 second' as avg_wait_5m, ojs._percentile(s.waits_5m, 0.5) as p50_wait_5m,
+    ojs._percentile(s.waits_5m, 0.95) as p95_wait_5m, ojs._percentile(s.waits_5m, 0.99) as p99_wait_5m,
+    s.jobs_1h as dispatched_1h, round(s.jobs_1h / nullif(t.jobs_1h, 0)::numeric, 4) as ratio_1h,
+    s.waited_1h / nullif(s.jobs_1h, 0) * interval '1 second' as avg_wait_1h, ojs._percentile(s.waits_1h, 0.5) as p50_wait_1h,
+    ojs._percentile(s.waits_1h, 0.95) as p95_wait_1h, ojs._percentile(s.waits_1h, 0.99) as p99_wait_1h,
+    p.created_at, p.updated_at
+from ojs.pool p
+cross join total t
+left join lately l on l.name = p.id::text
+cross join lateral ojs._pace('pool', p.id::text, l.sums)
+    s(jobs_1m, waited_1m, waits_1m, jobs_5m, waited_5m, waits_5m, jobs_1h, waited_1h, waits_1h)
+left join ojs._pool_use n on n.pool = p.id;
+comment on view ojs.pool_stats is
+'One row per configured pool, and * for what holds for all FETCHes: what ojs.configure_pool has set (null: nothing); active_workers: those
+registered in it; active_jobs: jobs that its workers run; utilization: their part of max_concurrency (null: no limit); dispatched: jobs
+handed out to its workers, ever; in the last minute, five minutes and hour dispatched_, their part of all that was handed out (ratio_), and
+how long they had been available (avg_wait_, p50_wait_, p95_wait_, p99_wait_), as in ojs.scheduling_stats.';

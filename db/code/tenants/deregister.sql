@@ -1,0 +1,261 @@
+-- The end of a tenant: its configuration goes at once, its jobs are cancelled by the clock, a bite at a time.
+
+comment on table ojs.departure is
+'Tenants that are being deregistered, and how far the clock is with their jobs. Written by ojs.deregister_tenant and ojs.tick.';
+comment on column ojs.departure.tenant_id is 'The tenant.';
+comment on column ojs.departure.at is 'Since when. Jobs made later are those of a tenant that is new.';
+comment on column ojs.departure.jobs is 'How many jobs had not ended then.';
+comment on column ojs.departure.queue is 'The queue in which its jobs are cancelled at the moment; null: this begins.';
+comment on column ojs.departure.priority is 'The priority, in this queue.';
+comment on column ojs.departure.seq is 'Up to which seq; null: those without come first.';
+comment on column ojs.departure.missed is 'Whether a job was locked when its turn came, so that all are looked at again.';
+comment on column ojs.departure.open is
+'Transactions that may bring jobs of it yet: those that wrote when the clock began, and were open when it last began with the first queue.';
+comment on column ojs.departure.done is 'Whether all jobs have ended: the last step is left.';
+
+-- Ends a tenant.
+-- Locks what ojs.configure_tenant locks with a max_priority and a queue, and waits as long.
+-- Writes what the functions write that configure a tenant, tenant_role, cron, cron_run, replay_rule, departure, timer, audit.
+create or replace function ojs.deregister_tenant(p_tenant text, p_confirm text default null, p_reason text default null)
+returns ojs.departure
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_row  ojs.departure;
+    v_jobs bigint;
+    v_dead bigint := (select count(*) from ojs.dead_letter d where d.tenant_id = p_tenant);
+begin
+    perform ojs._check_tenant(p_tenant);
+    perform ojs._alone_with_queues();
+    v_jobs := (
+        select sum(s.scheduled + s.available + s.pending + s.active + s.retryable) from ojs.shard_stats s where s.tenant_id = p_tenant);
+    if v_jobs + v_dead > 0 and p_confirm is distinct from p_tenant then
+        perform ojs._raise('OJ409', format('tenant %s has %s jobs that have not ended, and %s dead letters', p_tenant, v_jobs, v_dead),
+            jsonb_build_object('field', 'confirm', 'jobs', v_jobs, 'dead_letters', v_dead),
+            'They are cancelled, or deleted, if the tenant''s name is given as confirm.');
+    elsif v_jobs is null and not exists (select from ojs.tenant t where t.tenant_id = p_tenant)
+            and not exists (select from ojs.tenant_role r where r.tenant_id = p_tenant) then
+        perform ojs._no_such('tenant', p_tenant);
+    end if;
+    perform ojs._unconfigure(p_tenant);
+    perform ojs.pause(null, p_tenant, coalesce(p_reason, 'deregistered'));
+    insert into ojs.departure (tenant_id, jobs) values (p_tenant, coalesce(v_jobs, 0))
+    on conflict (tenant_id) do update
+    set at = excluded.at, jobs = excluded.jobs, queue = null, priority = null, seq = null, missed = false, open = null,
+        done = false
+    returning * into v_row;
+    perform ojs._audit(p_tenant, 'tenant', null, 'deregistered', null, jsonb_build_object('jobs', v_jobs), p_reason);
+    perform ojs._see_off_at(p_tenant, '0');
+    return v_row;
+end;
+$$;
+comment on function ojs.deregister_tenant(text, text, text) is
+'Ends a tenant, and returns how many jobs it had. Its weights, limits, pauses, suspension, cron jobs and replay rules go at once, its
+login roles are no longer mapped, and its API keys are revoked; nothing more of it is handed out. Jobs that have not ended, running ones
+included, are cancelled by the clock, which takes many ticks where there are many, and waits for transactions that are open: what they
+bring is cancelled, too. Dead letters are deleted, or rules for all tenants would retry them. p_confirm: the tenant''s name, without which
+jobs that have not ended and dead letters are in the way (conflict). Finished jobs stay until their retention ends, and the audit trail
+stays. Jobs made later are those of a tenant that is new; until the clock is done they wait. p_reason: for the audit trail. Raises
+not_found, conflict, invalid_request, backend_unavailable; conflict also in a transaction that has fetched jobs.';
+
+create or replace function ojs._unconfigure(p_tenant text) returns void
+language plpgsql
+as $$
+declare
+    v_old ojs.tenant;
+    v_new ojs.tenant;
+begin
+    -- Before the lane, because whoever has one of these locked would keep decisions waiting.
+    delete from ojs.tenant_role r where r.tenant_id = p_tenant;
+    delete from ojs.cron_run r where r.tenant_id = p_tenant;
+    delete from ojs.tenant_tier t where t.tenant_id = p_tenant;
+    -- The tick would wait for the rows of limits in the midst of a roll-up.
+    perform ojs._alone_with_tally() where exists (select from ojs.quota q where q.tenant_id = p_tenant);
+    delete from ojs.quota q where q.tenant_id = p_tenant;
+    perform ojs._allow(p_tenant, a.queue) from (select a.queue from ojs.allowance a where a.tenant_id = p_tenant offset 0) a;
+    perform ojs._cut_off(p_tenant, 'infinity');
+    select * into v_old from ojs.tenant t where t.tenant_id = p_tenant;
+    perform ojs._arm_max_priority(p_tenant, 100) where v_old.max_priority < 100;
+    perform ojs.resume_tenant(p_tenant) where exists (select from ojs.suspended s where s.tenant_id = p_tenant);
+    perform ojs._weigh_in(w.queue, w.tenant_id, null)
+    from (select w.queue, w.tenant_id from ojs.queue_weight w
+        where w.queue <> '' and w.tenant_id in (p_tenant, 'tenant:' || p_tenant) offset 0) w;
+    perform ojs.limit_concurrency(null, p_tenant, nullif(r.queue, '')), ojs.resume(nullif(r.queue, ''), p_tenant)
+    from (select r.queue from ojs.rule r where r.tenant_id = p_tenant offset 0) r;
+    perform ojs._stop_decisions();
+    perform ojs._end_throttle(p_tenant);
+    -- The row stays until the tenant's pause is over, which it says.
+    update ojs.tenant t set weight = null, priority_boost = 0, max_priority = 100, over_priority = 'refuse', created_at = null
+    where t.tenant_id = p_tenant returning * into v_new;
+    if v_old.weight is not null or v_old.priority_boost <> 0 then
+        perform ojs._reweigh(v_new, -v_old.priority_boost);
+    end if;
+    delete from ojs.neighbour n where n.tenant_id = p_tenant;
+end;
+$$;
+comment on function ojs._unconfigure(text) is
+'Takes back all that is configured of a tenant. Only after ojs._alone_with_queues; locks ojs.lane.';
+
+create or replace function ojs._cut_off(p_tenant text, p_until timestamptz) returns void
+language sql
+as $$
+    delete from ojs.cron c where c.tenant_id = p_tenant and c.created_at <= p_until;
+    delete from ojs.replay_rule r where r.tenant_id = p_tenant and r.created_at <= p_until;
+    update ojs.api_key k set revoked_at = ojs.now(), reason = 'deregistered'
+    where k.tenant_id = p_tenant and k.revoked_at is null and k.created_at <= p_until;
+$$;
+comment on function ojs._cut_off(text, timestamptz) is
+'Removes what of a tenant would make jobs, or let others make them: cron jobs, replay rules and API keys that were made up to p_until.';
+
+create or replace function ojs._see_off_at(p_tenant text, p_later interval) returns void
+language sql
+as $$
+    insert into ojs.timer (due_at, kind, tenant_ids, ids) values (ojs.now() + p_later, 'departure', array[p_tenant], array[ojs._uuid_v7()])
+$$;
+comment on function ojs._see_off_at(text, interval) is 'Has the clock go on with a tenant that is being deregistered.';
+
+create or replace function ojs._see_off(p_tenants text[]) returns void
+language plpgsql
+as $$
+declare
+    v_tenant text;
+    v_until  timestamptz := clock_timestamp() + interval '50 milliseconds';
+    v_row    ojs.departure;
+    v_more   boolean;
+begin
+    foreach v_tenant in array array(select distinct t from unnest(p_tenants) t) loop
+        select * into v_row from ojs.departure d where d.tenant_id = v_tenant for update skip locked;
+        if not found then
+            -- It has departed, or somebody deregisters it anew.
+            perform ojs._see_off_at(d.tenant_id, '100 milliseconds') from ojs.departure d where d.tenant_id = v_tenant;
+            continue;
+        end if;
+        if v_row.queue is null then
+            -- Before the jobs are looked at: what these transactions bring is seen only when they have ended.
+            update ojs.departure d
+            set open = array(select distinct l.virtualtransaction from pg_locks l
+                where l.database = (select b.oid from pg_database b where b.datname = current_database()) and l.granted
+                    and l.relation = any ('{ojs.job,ojs.cron,ojs.replay_rule,ojs.api_key}'::regclass[]) and l.mode = 'RowExclusiveLock'
+                    and l.pid is distinct from pg_backend_pid() and (d.open is null or l.virtualtransaction = any (d.open)))
+            where d.tenant_id = v_tenant;
+            perform ojs._cut_off(v_tenant, v_row.at);
+        end if;
+        loop
+            v_more := ojs._cancel_bite(v_row);
+            select * into v_row from ojs.departure d where d.tenant_id = v_tenant;
+            exit when not v_more or clock_timestamp() > v_until;
+        end loop;
+        if v_more then
+            perform ojs._see_off_at(v_tenant, '0');
+        elsif v_row.missed or v_row.open <> '{}' or exists (select from ojs.dead_letter d where d.tenant_id = v_tenant) then
+            update ojs.departure d set queue = null, priority = null, seq = null, missed = false where d.tenant_id = v_tenant;
+            perform ojs._see_off_at(v_tenant, '1 second');
+        else
+            update ojs.departure d set done = true where d.tenant_id = v_tenant;
+        end if;
+    end loop;
+end;
+$$;
+comment on function ojs._see_off(text[]) is
+'Goes on with tenants that are being deregistered, for about 50 ms; what is left comes with the next tick. Waits for nobody.';
+
+create or replace function ojs._cancel_bite(p_row ojs.departure) returns boolean
+language plpgsql
+as $$
+declare
+    c_bite   constant int := 500;
+    v_shard  record;
+    v_line   uuid[];
+    v_last   bigint;
+    v_missed boolean;
+begin
+    if p_row.queue is null and exists (select from ojs.dead_letter d where d.tenant_id = p_row.tenant_id)
+            and ojs._delete_oldest(p_row.tenant_id, null, c_bite) > 0 then
+        return true;
+    elsif p_row.queue is null or p_row.seq = 9223372036854775807 then
+        select s.queue, s.priority into v_shard from ojs._shards(p_row.tenant_id) s
+        where p_row.queue is null or (s.queue, s.priority) > (p_row.queue, p_row.priority) order by s.queue, s.priority limit 1;
+        update ojs.departure d set queue = v_shard.queue, priority = v_shard.priority, seq = null
+        where d.tenant_id = p_row.tenant_id and v_shard.queue is not null;
+        return v_shard.queue is not null;
+    end if;
+    select array_agg(l.id), max(l.seq) into v_line, v_last
+    from (
+        (select j.id, j.seq from ojs.job j
+        where j.queue = p_row.queue and j.priority = p_row.priority and j.tenant_id = p_row.tenant_id and j.seq > p_row.seq
+        order by j.seq limit c_bite)
+        union all
+        -- Jobs that were never available. Those that are cancelled get a seq, so that the next bite does not meet them here.
+        (select j.id, null from ojs.job j
+        where p_row.seq is null and j.queue = p_row.queue and j.priority = p_row.priority and j.tenant_id = p_row.tenant_id
+            and j.seq is null and not ojs._ended(j.state) and j.created_at <= p_row.at limit c_bite)
+    ) l;
+    v_missed := ojs._cancel_line(p_row, v_line);
+    update ojs.departure d
+    set missed = d.missed or v_missed,
+        seq = case when p_row.seq is not null then coalesce(v_last, 9223372036854775807) when v_line is null or v_missed then 0 end
+    where d.tenant_id = p_row.tenant_id;
+    return true;
+end;
+$$;
+comment on function ojs._cancel_bite(ojs.departure) is
+'Deletes up to 500 dead letters of a tenant that is being deregistered, or, when there are none, cancels up to 500 of its jobs, or goes on
+to its next shard; returns false after the last.';
+
+create or replace function ojs._cancel_line(p_row ojs.departure, p_ids uuid[]) returns boolean
+language plpgsql
+as $$
+declare
+    v_job ojs.job;
+begin
+    for v_job in
+        select j.* from unnest(p_ids) l(id)
+        cross join lateral (select j.* from ojs.job j where j.id = l.id and j.tenant_id = p_row.tenant_id and not ojs._ended(j.state)
+            and j.created_at <= p_row.at for update skip locked) j
+    loop
+        update ojs.job j
+        set state = 'cancelled', finished_at = ojs.now(), lease = null, lease_expires_at = null, retry_at = null,
+            seq = coalesce(j.seq, nextval('ojs.job_seq'))
+        where j.id = v_job.id and j.tenant_id = v_job.tenant_id;
+        perform ojs._released(v_job, 'cancelled', true);
+    end loop;
+    return exists (select from unnest(p_ids) l(id) join ojs.job j on j.id = l.id and j.tenant_id = p_row.tenant_id
+        where not ojs._ended(j.state) and j.created_at <= p_row.at);
+end;
+$$;
+comment on function ojs._cancel_line(ojs.departure, uuid[]) is
+'Cancels those of the jobs that have not ended, and that nobody has locked; returns whether some are left.';
+
+create or replace function ojs._depart_due() returns boolean
+language plpgsql
+as $$
+declare
+    v_tenant text;
+begin
+    if not exists (select from ojs.departure d where d.done) or ojs._has_fetched() then
+        return false;
+    elsif not ojs._enter_lane(-1) then
+        return true;
+    end if;
+    for v_tenant in select d.tenant_id from ojs.departure d where d.done limit 10 for update skip locked loop
+        perform from ojs.tenant t where t.tenant_id = v_tenant for update skip locked;
+        if found or not exists (select from ojs.tenant t where t.tenant_id = v_tenant) then
+            perform ojs._depart(v_tenant);
+        end if;
+    end loop;
+    return exists (select from ojs.departure d where d.done);
+end;
+$$;
+comment on function ojs._depart_due() is
+'The last step of deregistering tenants whose jobs have all ended, ten at a time; waits for nobody, and returns whether some are left.';
+
+create or replace function ojs._depart(p_tenant text) returns void
+language plpgsql
+as $$
+begin
+    delete from ojs.departure d where d.tenant_id = p_tenant;
+    perform ojs._end_throttle(p_tenant);
+    perform ojs.resume(null, p_tenant);
+end;
+$$;
+comment on function ojs._depart(text) is 'The last step of deregistering a tenant. Only under the row of ojs.lane.';

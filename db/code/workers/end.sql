@@ -1,0 +1,136 @@
+-- The end of a worker that fell silent, and how its jobs go back (ojs-worker-protocol section 10). _check_workers is called by the tick.
+-- remove_worker is called by operators, who do not want to wait so long.
+
+-- Declares a stale worker dead now.
+-- Locks the row of ojs.worker, and the rows of its jobs (skip locked).
+-- Writes ojs.worker, ojs.worker_beat, ojs.worker_load, ojs.lost_worker, and what the end of an attempt writes.
+create or replace function ojs.remove_worker(p_worker_id text, p_tenant text default null) returns int
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_worker ojs.worker := ojs._worker_for(p_worker_id, ojs._session_tenant(p_tenant), true);
+    v_seen   timestamptz;
+begin
+    select b.seen_at into v_seen from ojs.worker_beat b
+    where b.tenant_id = v_worker.tenant_id and b.worker_id = v_worker.worker_id order by b.rev desc limit 1;
+    if v_seen >= ojs.now() - ojs._heartbeat_timeout() / 2 then
+        perform ojs._raise('OJ409', format('worker %s sends heartbeats', p_worker_id),
+            jsonb_build_object('worker_id', p_worker_id, 'last_heartbeat_at', ojs._utc(v_seen)),
+            'Tell it to terminate, or wait until it is stale.');
+    end if;
+    return ojs._end_workers(array[v_worker.tenant_id], array[v_worker.worker_id]);
+end;
+$$;
+comment on function ojs.remove_worker(text, text) is
+'Declares a stale worker dead now instead of after its whole silence (ojs-admin-api section 9.4), and returns how many of its jobs went
+back. Raises not_found, ambiguous_job, conflict (it has sent a heartbeat within half of the heartbeat timeout).';
+
+create or replace function ojs._check_workers(p_tenants text[], p_ids uuid[]) returns int
+language plpgsql
+as $$
+declare
+    c_jobs    constant int := 10000;
+    v_now     timestamptz := ojs.now();
+    v_silence interval := ojs._dead_after();
+    v_locked  uuid[];
+    v_tenants text[];
+    v_workers text[];
+begin
+    -- A worker whose row is locked is sending a heartbeat, and lives.
+    v_locked := array(
+        select w.id from unnest(p_tenants, p_ids) a(tenant_id, id)
+        cross join lateral (select w.id from ojs.worker w where w.tenant_id = a.tenant_id and w.id = a.id for update skip locked) w);
+    -- A second statement, since the first would not see a heartbeat that committed just before its lock.
+    with found as materialized (
+        select w.tenant_id, w.worker_id, w.id, cardinality(b.ids) as jobs,
+            case when w.id = any (v_locked) then b.seen_at + v_silence else v_now + interval '1 second' end as dead_at
+        from unnest(p_tenants, p_ids) a(tenant_id, id)
+        cross join lateral (select w.* from ojs.worker w where w.tenant_id = a.tenant_id and w.id = a.id) w
+        cross join lateral (
+            select b.seen_at, b.ids from ojs.worker_beat b
+            where b.tenant_id = w.tenant_id and b.worker_id = w.worker_id order by b.rev desc limit 1
+        ) b
+    ), known as materialized (
+        -- Each may claim thousands of jobs: after so many the next tick goes on.
+        select f.tenant_id, f.worker_id, f.id,
+            case when f.dead_at <= v_now and f.before >= c_jobs then v_now + interval '50 milliseconds' else f.dead_at end as dead_at
+        from (
+            select f.*, sum(f.jobs) over (partition by f.dead_at <= v_now order by f.dead_at, f.id) - f.jobs as before from found f
+        ) f
+    ), later as (
+        insert into ojs.timer (due_at, kind, tenant_ids, ids)
+        select max(k.dead_at), 'worker', array_agg(k.tenant_id), array_agg(k.id)
+        from known k where k.dead_at > v_now group by date_bin('1 second', k.dead_at, 'epoch')
+    )
+    select array_agg(k.tenant_id), array_agg(k.worker_id) into v_tenants, v_workers from known k where k.dead_at <= v_now;
+    if v_workers is null then
+        return 0;
+    end if;
+    return ojs._end_workers(v_tenants, v_workers);
+end;
+$$;
+comment on function ojs._check_workers(text[], uuid[]) is
+'Declares those of the workers dead that have been silent for too long (ojs-worker-protocol section 10.1), and has the tick look again at
+the others. Returns how many jobs went back.';
+
+create or replace function ojs._end_workers(p_tenants text[], p_worker_ids text[]) returns int
+language plpgsql
+as $$
+declare
+    v_jobs record;
+begin
+    -- Their jobs are those that their last heartbeat named, and those handed to them since, or shortly before, while the answer may have
+    -- been on its way. Where a tenant's worker and one that serves all tenants have one name, only those named are surely its own.
+    with dead as materialized (
+        select d.tenant_id, d.worker_id, b.ids, b.seen_at - greatest(ojs._heartbeat_timeout(), interval '30 seconds') as since
+        from unnest(p_tenants, p_worker_ids) d(tenant_id, worker_id)
+        cross join lateral (
+            select b.* from ojs.worker_beat b
+            where b.tenant_id = d.tenant_id and b.worker_id = d.worker_id order by b.rev desc limit 1
+        ) b
+    ), candidate as (
+        select d.tenant_id as scope, d.worker_id, i.id from dead d cross join lateral unnest(d.ids) i(id)
+        union
+        select d.tenant_id, d.worker_id, j.id
+        from ojs.lease l
+        cross join lateral unnest(l.ids, l.tenants) i(id, tenant_id)
+        cross join lateral (
+            select j.id, j.worker_id from ojs.job j where j.id = i.id and j.tenant_id = i.tenant_id and j.state = 'active' limit 1
+        ) j
+        join dead d on d.worker_id = j.worker_id and (d.tenant_id = '' or d.tenant_id = i.tenant_id) and l.at >= d.since
+        where l.at >= (select min(d.since) from dead d)
+          and not exists (
+            select from ojs.worker o
+            where o.tenant_id = case d.tenant_id when '' then i.tenant_id else '' end and o.worker_id = d.worker_id)
+    )
+    -- Each job by its key (offset 0): nothing is known of the ids, and a join would read the whole table to find them.
+    select array_agg(j.tenant_id) as tenants, array_agg(j.id) as ids, array_agg(c.worker_id) as lost into v_jobs
+    from candidate c
+    cross join lateral (
+        select j.id, j.tenant_id from ojs.job j
+        where j.id = c.id and (c.scope = '' or j.tenant_id = c.scope) and j.state = 'active' and j.worker_id = c.worker_id offset 0
+    ) j;
+    insert into ojs.lost_worker (tenant_id, worker_id, id, pool, hostname, queues, jobs, last_heartbeat_at)
+    select w.tenant_id, w.worker_id, w.id, w.pool, w.hostname, ojs._serves(w.queues, w.asks), cardinality(b.ids), b.seen_at
+    from unnest(p_tenants, p_worker_ids) d(tenant_id, worker_id)
+    join ojs.worker w on w.tenant_id = d.tenant_id and w.worker_id = d.worker_id
+    cross join lateral (select b.* from ojs.worker_beat b where b.tenant_id = d.tenant_id and b.worker_id = d.worker_id
+        order by b.rev desc limit 1) b on conflict do nothing;
+    -- Somebody who ends workers may stay in its transaction, and the clock comes this way, too.
+    delete from ojs.lost_worker l using (
+        select o.ctid as spot from ojs.lost_worker o where o.lost_at < ojs.now() - interval '1 day' limit 1000 for update skip locked) o
+    where l.ctid = o.spot;
+    delete from ojs.worker_beat b using unnest(p_tenants, p_worker_ids) d(tenant_id, worker_id)
+    where b.tenant_id = d.tenant_id and b.worker_id = d.worker_id;
+    delete from ojs.worker w using unnest(p_tenants, p_worker_ids) d(tenant_id, worker_id)
+    where w.tenant_id = d.tenant_id and w.worker_id = d.worker_id;
+    perform ojs._forget_loads(p_tenants, p_worker_ids);
+    if v_jobs.ids is null then
+        return 0;
+    end if;
+    return ojs._reap(v_jobs.tenants, v_jobs.ids, v_jobs.lost);
+end;
+$$;
+comment on function ojs._end_workers(text[], text[]) is
+'Ends the registrations of dead workers, whose rows the caller has locked, and takes their jobs back (ojs-worker-protocol section 10.2).
+Returns how many. A job that is locked at this moment is left to its lease.';

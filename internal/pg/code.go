@@ -1,0 +1,184 @@
+package pg
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/ojs-pg/ojs-pg/db"
+)
+
+// applyCode brings functions, views, comments and grants to what the files say, in one transaction. Files that the database has already do
+// not run, so that nobody waits for a view that has not changed.
+func (m *migrator) applyCode(ctx context.Context) error {
+	files, err := db.CodeFiles(m.from.Code)
+	if err != nil {
+		return err
+	}
+	has, err := m.appliedCode(ctx)
+	if err != nil {
+		return err
+	}
+	change := codeChange(files, has)
+	if len(change) == 0 && len(files) == len(has) {
+		return nil
+	}
+	err = m.withLockRetry(ctx, func() error {
+		tx, err := m.db.BeginTx(ctx, nil)
+		if err != nil {
+			return fmt.Errorf("begin to apply the code: %w", err)
+		}
+		defer func() { _ = tx.Rollback() }()
+		if _, err := tx.ExecContext(ctx, "set local role ojs_owner; set local check_function_bodies = off"); err != nil {
+			return fmt.Errorf("become ojs_owner: %w", err)
+		}
+		for _, f := range change {
+			if _, err := tx.ExecContext(ctx, f.Text); err != nil {
+				return locateInCode(f, err)
+			}
+		}
+		if err := m.noteCode(ctx, tx, files); err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, "reset role; select ojs._keep_privileges()"); err != nil {
+			return fmt.Errorf("remember owners and grants: %w", err)
+		}
+		return tx.Commit()
+	})
+	if err != nil {
+		return fmt.Errorf("migrate up: %w", explain(err))
+	}
+	return nil
+}
+
+// appliedCode is the hash of each file of code that the database has, by its name; empty before the first migration.
+func (m *migrator) appliedCode(ctx context.Context) (map[string]string, error) {
+	has := map[string]string{}
+	rows, err := m.db.QueryContext(ctx, "select c.file, c.hash from ojs.code c")
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) && (pgErr.Code == undefinedTable || pgErr.Code == invalidSchemaName) {
+		return has, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read which code is applied: %w", explain(err))
+	}
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		var file, hash string
+		if err := rows.Scan(&file, &hash); err != nil {
+			return nil, fmt.Errorf("read which code is applied: %w", err)
+		}
+		has[file] = hash
+	}
+	return has, rows.Err()
+}
+
+// codeChange is which files are to run. If the list of what vanished has changed, all of them: it may have dropped what is to be made anew.
+func codeChange(files []db.CodeFile, has map[string]string) (change []db.CodeFile) {
+	all := false
+	for _, f := range files {
+		all = all || f.Name == db.Gone && f.Hash != has[f.Name]
+	}
+	for _, f := range files {
+		if all || f.Hash != has[f.Name] || f.Always && len(change) > 0 {
+			change = append(change, f)
+		}
+	}
+	return change
+}
+
+// noteCode remembers which code is applied, of which release it is, and which servers may run with it.
+func (m *migrator) noteCode(ctx context.Context, tx *sql.Tx, files []db.CodeFile) error {
+	names, hashes := make([]string, len(files)), make([]string, len(files))
+	for i, f := range files {
+		names[i], hashes[i] = f.Name, f.Hash
+	}
+	_, err := tx.ExecContext(ctx, `
+		with gone as (delete from ojs.code c where c.file <> all ($1)), noted as (
+			insert into ojs.code as c (file, hash) select * from unnest($1::text[], $2::text[])
+			on conflict (file) do update set hash = excluded.hash, applied_at = excluded.applied_at where c.hash <> excluded.hash
+		)
+		insert into ojs.schema_release (release, needs_server, code_hash, applied_at) values ($3, $4, $5, clock_timestamp())
+		on conflict (one) do update
+		set release = excluded.release, needs_server = excluded.needs_server, code_hash = excluded.code_hash,
+			applied_at = excluded.applied_at`,
+		names, hashes, m.from.Release, m.from.NeedsServer, db.CodeHash(files))
+	if err != nil {
+		return fmt.Errorf("remember which code is applied: %w", err)
+	}
+	return nil
+}
+
+// locateInCode says in which file and line PostgreSQL refused a statement, and what to do where something of the user's is in the way.
+func locateInCode(f db.CodeFile, err error) error {
+	var pgErr *pgconn.PgError
+	if !errors.As(err, &pgErr) {
+		return fmt.Errorf("%s: %w", f.Name, err)
+	}
+	where := f.Name
+	if pgErr.Position > 0 {
+		before := []rune(f.Text)
+		where += fmt.Sprintf(":%d", 1+strings.Count(string(before[:min(int(pgErr.Position)-1, len(before))]), "\n"))
+	}
+	if pgErr.Code == dependentObjects {
+		return fmt.Errorf("%s: %w (%s). Nothing has changed. Drop what depends on it, or make it independent; then run ojs-pg migrate up "+
+			"again", where, err, strings.ReplaceAll(pgErr.Detail, "\n", "; "))
+	}
+	return fmt.Errorf("%s: %w", where, err)
+}
+
+// codeToApply are the names of the files that migrate up would run.
+func (m *migrator) codeToApply(ctx context.Context) (names []string, err error) {
+	files, err := db.CodeFiles(m.from.Code)
+	if err != nil {
+		return nil, err
+	}
+	has, err := m.appliedCode(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range codeChange(files, has) {
+		names = append(names, f.Name)
+	}
+	return names, nil
+}
+
+// release is which one the database's code is of, and the oldest whose servers may run with it; empty before the first.
+func (m *migrator) release(ctx context.Context) (release, needsServer string, err error) {
+	err = m.db.QueryRowContext(ctx, "select r.release, r.needs_server from ojs.schema_release r").Scan(&release, &needsServer)
+	var pgErr *pgconn.PgError
+	switch {
+	case errors.Is(err, sql.ErrNoRows), errors.As(err, &pgErr) && (pgErr.Code == undefinedTable || pgErr.Code == invalidSchemaName):
+		return "", "", nil
+	case err != nil:
+		return "", "", fmt.Errorf("read the schema's release: %w", explain(err))
+	}
+	return release, needsServer, nil
+}
+
+// refuseNewer stops before the code of a later release is replaced by this program's.
+func (m *migrator) refuseNewer(ctx context.Context) error {
+	release, _, err := m.release(ctx)
+	if err == nil && older(m.from.Release, release) {
+		err = fmt.Errorf("%w: it is of release %s, and this program of %s. Migrate with the later one", ErrSchema, release, m.from.Release)
+	}
+	return err
+}
+
+// older reports whether a release, such as 0.2.1, came before another one.
+func older(release, than string) bool {
+	numbers := func(release string) (of []int) {
+		for part := range strings.SplitSeq(release, ".") {
+			n, _ := strconv.Atoi(part)
+			of = append(of, n)
+		}
+		return of
+	}
+	return slices.Compare(numbers(release), numbers(than)) < 0
+}
