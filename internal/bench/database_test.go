@@ -143,8 +143,16 @@ func TestStockSettingsHogsPartitionsAndProducers(t *testing.T) {
 	t.Parallel()
 	var r *DispatchResult
 	var env *Env
-	// On a machine with much else to do a short slice may pass without a measurable moment of PostgreSQL.
-	for try := 0; try == 0 || try < 3 && r.CPU != nil && (r.CPU.PostgreSQL == 0 || r.BaselineCPU.PostgreSQL == 0); try++ {
+	load := brief
+	load.Seconds = 0.5
+	// On a machine with much else to do, a short slice may pass without a measurable moment of PostgreSQL or of a producer, and a worker
+	// that waits for the lane in vain fetches without it, where lags have no bound of two jobs.
+	var withoutLane int
+	measurable := func() bool {
+		return withoutLane == 0 && *r.Live.PerSecond > 0 && *r.Live.BaselinePerSecond > 0 &&
+			(r.CPU == nil || r.CPU.PostgreSQL > 0 && r.BaselineCPU.PostgreSQL > 0)
+	}
+	for try := 0; try == 0 || try < 4 && !measurable(); try++ {
 		// A database of its own: the baseline can be made once only.
 		own := open(t, "", true)
 		defer func() {
@@ -155,9 +163,14 @@ func TestStockSettingsHogsPartitionsAndProducers(t *testing.T) {
 		env = own
 		var err error
 		r, err = Dispatch(t.Context(), env, DispatchOptions{
-			Load: brief, Path: "sql", Tenants: 3, Partitions: 3, Producers: 1, Hogs: 1,
+			Load: load, Path: "sql", Tenants: 3, Partitions: 3, Producers: 1, Hogs: 1,
 			Limits: true, Baseline: Fair,
 		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = env.databases[0].control.QueryRow(t.Context(),
+			"select count(*) from ojs.journal where from_state = 'available' and to_state = 'active' and owed > 0").Scan(&withoutLane)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -165,7 +178,7 @@ func TestStockSettingsHogsPartitionsAndProducers(t *testing.T) {
 	if r.Partitions != 3 || r.Live.PerSecond == nil || *r.Live.PerSecond <= 0 || *r.Live.BaselinePerSecond <= 0 {
 		t.Errorf("jobs in %d partitions, live %+v", r.Partitions, r.Live)
 	}
-	if r.MaxLagQuanta <= 0 || r.MaxLagQuanta > 2 {
+	if r.MaxLagQuanta <= 0 || r.MaxLagQuanta > 2 && withoutLane == 0 {
 		t.Errorf("lag %v", r.MaxLagQuanta)
 	}
 	if r.BaselineMaxLagQuanta == nil || *r.BaselineMaxLagQuanta <= 0 || r.BaselineShareErrorPP == nil {

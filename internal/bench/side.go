@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -114,7 +115,7 @@ func (r *dispatching) drive(ctx context.Context, s *side, length time.Duration) 
 			return nil, nil, err
 		}
 	}
-	stock := &stock{loaded: s.total()}
+	stock := &stock{loaded: s.total(), enough: s.enough(r.people, r.opts)}
 	before := r.env.effort(s.server)
 	stop := r.enqueueBeside(ctx, s, stock)
 	got, err = drive(ctx, s.workers, r.opts.Batch, stock, length, s.order != "")
@@ -124,6 +125,19 @@ func (r *dispatching) drive(ctx context.Context, s *side, length time.Duration) 
 		got.added = stock.added.Load()
 	}
 	return got, arrived, errors.Join(err, rest())
+}
+
+// enough is how many jobs may be taken of a side that is judged and has producers, so that no tenant's own runs out: the judge takes what
+// came during a slice for there from its beginning. Workers may go past it by what each has asked for.
+func (s *side) enough(people population, opts DispatchOptions) int64 {
+	if s.order == "" || len(s.producers) == 0 {
+		return 0
+	}
+	enough := math.Inf(1)
+	for i, share := range people.shares {
+		enough = min(enough, float64(s.backlog[i])/share)
+	}
+	return int64(enough) - int64(opts.Workers*opts.Batch)
 }
 
 // enqueueBeside lets producers enqueue a job for each one that is taken, until they are stopped: so both sides enqueue at the rate at

@@ -93,6 +93,7 @@ type spell struct {
 // stock is how many jobs wait while workers take them, as far as is known here.
 type stock struct {
 	loaded       int64
+	enough       int64 // as many may be taken before a tenant could have to wait for its producer; 0: nobody adds jobs
 	added, taken atomic.Int64
 }
 
@@ -120,7 +121,11 @@ func drive(ctx context.Context, workers []worker, count int, stock *stock, lengt
 					cancel(err)
 					break
 				}
-				if all := stock.taken.Add(int64(got)); got < count {
+				all := stock.taken.Add(int64(got))
+				if stock.enough > 0 && all >= stock.enough {
+					dry.Store(true)
+				}
+				if got < count {
 					if all+few >= stock.loaded+stock.added.Load() {
 						dry.Store(true)
 					} else {

@@ -32,7 +32,8 @@ func TestCallsThatMeetALockKeepNoConnection(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			a := start(t, func(cfg *Config) { cfg.Limits.Query = time.Minute })
+			// All calls wait, for the lock or for their tenant's turn, until the test has seen what it looks for.
+			a := start(t, func(cfg *Config) { cfg.Limits.Query, cfg.Limits.TurnWait = time.Minute, time.Minute })
 			pool := a.srv.db.Pool()
 			calls := int(pool.Config().MaxConns) + 24
 			// A heartbeat soon after another one would not be written, and workers that beat are not removed.
