@@ -21,7 +21,7 @@ import (
 
 const (
 	// Release is the release that this schema belongs to.
-	Release = "0.1.0"
+	Release = "0.1.1"
 	// NeedsServer is the oldest release whose servers may run with this schema. It grows when something goes that they call.
 	NeedsServer = "0.1.0"
 )

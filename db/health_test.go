@@ -249,9 +249,7 @@ func TestLostWorkersAreRemembered(t *testing.T) {
 func TestOpenTransactionsAreSeen(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
-	enqueueFor(t, d.Service(), "q", "acme", 1)
-	tx := begin(t, d.Service())
-	oneJob(t, tx, "ojs.fetch('{q}')")
+	tx := holdLane(t, d)
 	pid := one[string](t, tx, "select pg_backend_pid()::text")
 	const seen = "select t.name, t.state, t.holds_lane from ojs.open_transactions t where t.kind = 'session'"
 	if got := lines(t, d.Pool, seen); fmt.Sprint(got) != "["+pid+" idle in transaction true]" {

@@ -1388,15 +1388,17 @@ CREATE FUNCTION ojs._before(p_before uuid, p_until timestamp with time zone) RET
         case when p_until is not null then ojs._id_at(p_until + interval '1 day') end)
 $$;
 
-CREATE FUNCTION ojs._begin_after_restore() RETURNS void
+CREATE FUNCTION ojs._begin_after_restore() RETURNS boolean
     LANGUAGE plpgsql
     AS $$
 begin
-    if (select ojs._foreign(f.snapshot) from ojs._folded() f) then
-        perform ojs._move_clock(ojs._clock_mark(), ojs.now(), 1, '1:1:', '-infinity');
-        perform ojs._roll_up();
-        perform ojs._catch_up();
+    if not (select ojs._foreign(f.snapshot) from ojs._folded() f) then
+        return false;
     end if;
+    perform ojs._move_clock(ojs._clock_mark(), ojs.now(), 1, '1:1:', '-infinity');
+    perform ojs._roll_up();
+    perform ojs._catch_up();
+    return true;
 end;
 $$;
 
@@ -3637,6 +3639,10 @@ CREATE FUNCTION ojs._doctor_settings(p_max_conns integer, p_servers integer) RET
         (current_setting('server_encoding') <> 'UTF8', 'error',
             'The encoding of the database is not UTF8: jobs with other characters fail.',
             'Move the jobs to a database that is made with encoding UTF8.', 'backup-and-restore.md'),
+        ((select r.postgres <> current_setting('server_version_num')::int / 10000 from ojs.schema_release r), 'warning',
+            (select format('The functions were made for PostgreSQL %s, and some would be faster on this one.', r.postgres)
+                from ojs.schema_release r),
+            'Run ojs-pg migrate up.', 'upgrade.md'),
         ((select h.used >= h.room * 0.9 from has h), 'error',
             (select format('%s of %s connections are taken: servers will be refused.', h.used, h.room) from has h),
             'Lower --max-conns, put PgBouncer between, or raise max_connections.', 'postgres-away.md'),
@@ -16140,6 +16146,7 @@ CREATE FUNCTION ojs.tick(p_limit integer DEFAULT 1000, p_token text DEFAULT NULL
 declare
     v_result ojs.tick_result := (0, 0, 0, 10000, true, 0);
     v_now    timestamptz := ojs.now();
+    v_held   boolean := exists (select from ojs.settings s where s.held_at is not null);
     v_known  boolean := true;
     v_busy   boolean := false;
     v_more   boolean;
@@ -16149,9 +16156,8 @@ declare
     v_leases record;
 begin
     perform ojs._check_tick(p_limit, p_stride_ms), ojs._notice_copy();
-    if exists (select from ojs.settings s where s.held_at is not null) then
-        perform ojs._begin_after_restore();
-        return (0, 0, 0, 1000, false, 0);
+    if ojs._begin_after_restore() or v_held then
+        return (0, 0, 0, case when v_held then 1000 else 100 end, not v_held, 0);
     end if;
     if p_token is not null then
         if not ojs._on_duty(p_token, p_backend) then
@@ -17928,6 +17934,7 @@ CREATE TABLE ojs.schema_release (
     needs_server text NOT NULL,
     code_hash text NOT NULL,
     applied_at timestamp with time zone NOT NULL,
+    postgres integer DEFAULT 0 NOT NULL,
     CONSTRAINT schema_release_one_check CHECK (one)
 );
 

@@ -57,12 +57,15 @@ func (m *migrator) applyCode(ctx context.Context) error {
 	return nil
 }
 
-// appliedCode is the hash of each file of code that the database has, by its name; empty before the first migration.
+// appliedCode is the hash of each file of code that the database has, by its name; empty before the first migration, and on another major
+// version of PostgreSQL than that for which it was applied, since some files make other functions there.
 func (m *migrator) appliedCode(ctx context.Context) (map[string]string, error) {
 	has := map[string]string{}
-	rows, err := m.db.QueryContext(ctx, "select c.file, c.hash from ojs.code c")
+	rows, err := m.db.QueryContext(ctx, `
+		select c.file, c.hash from ojs.code c
+		where (select r.postgres from ojs.schema_release r) = current_setting('server_version_num')::int / 10000`)
 	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) && (pgErr.Code == undefinedTable || pgErr.Code == invalidSchemaName) {
+	if errors.As(err, &pgErr) && slices.Contains([]string{undefinedTable, undefinedColumn, invalidSchemaName}, pgErr.Code) {
 		return has, nil
 	}
 	if err != nil {
@@ -104,10 +107,11 @@ func (m *migrator) noteCode(ctx context.Context, tx *sql.Tx, files []db.CodeFile
 			insert into ojs.code as c (file, hash) select * from unnest($1::text[], $2::text[])
 			on conflict (file) do update set hash = excluded.hash, applied_at = excluded.applied_at where c.hash <> excluded.hash
 		)
-		insert into ojs.schema_release (release, needs_server, code_hash, applied_at) values ($3, $4, $5, clock_timestamp())
+		insert into ojs.schema_release (release, needs_server, code_hash, applied_at, postgres)
+		values ($3, $4, $5, clock_timestamp(), current_setting('server_version_num')::int / 10000)
 		on conflict (one) do update
 		set release = excluded.release, needs_server = excluded.needs_server, code_hash = excluded.code_hash,
-			applied_at = excluded.applied_at`,
+			applied_at = excluded.applied_at, postgres = excluded.postgres`,
 		names, hashes, m.from.Release, m.from.NeedsServer, db.CodeHash(files))
 	if err != nil {
 		return fmt.Errorf("remember which code is applied: %w", err)

@@ -28,6 +28,7 @@ const (
 	insufficientPrivilege = "42501"
 	notNullViolation      = "23502"
 	lockNotAvailable      = "55P03"
+	queryCanceled         = "57014"
 	readOnly              = "25006"
 	serializationFailure  = "40001"
 	deadlocked            = "40P01"

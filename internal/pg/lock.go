@@ -20,6 +20,7 @@ const (
 	lockTimeout    = "20ms"
 	firstLockPause = 5 * time.Millisecond
 	maxLockPause   = 100 * time.Millisecond
+	lockSetting    = "lock_timeout"
 	lockRetries    = 4 // at once, of all connections; tenants take turns
 )
 
@@ -84,7 +85,7 @@ func (b Brief) As(actor, reason string) Brief {
 }
 
 // Brief is for statements that wait for a lock for at most 20 ms and are tried again: see WithLockRetry and RetryLocked.
-func (d *DB) Brief() Brief { return Brief{db: d, setting: "lock_timeout", time: lockTimeout} }
+func (d *DB) Brief() Brief { return Brief{db: d, setting: lockSetting, time: lockTimeout} }
 
 // Within is for statements that PostgreSQL breaks off after so long. A context that ends breaks the connection off, too.
 func (d *DB) Within(limit time.Duration) Brief {
@@ -112,16 +113,28 @@ func (b Brief) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, er
 		if _, err := sent.Exec(); err != nil {
 			_ = sent.Close() // the same error
 			leave()
-			return nil, err
+			return nil, b.explain(err)
 		}
 	}
 	rows, err := sent.Query()
 	if err != nil {
 		_ = sent.Close() // the same error
 		leave()
-		return nil, err
+		return nil, b.explain(err)
 	}
-	return &lastRows{Rows: rows, sent: sent, leave: leave}, nil
+	return &lastRows{Rows: rows, sent: sent, leave: leave, explain: b.explain}, nil
+}
+
+// explain calls a lock what PostgreSQL calls a query that a user cancelled: where lock_timeout ends at the moment at which the lock is had,
+// the statement is broken off at its next wait, and the reason is forgotten.
+func (b Brief) explain(err error) error {
+	var pgErr *pgconn.PgError
+	if b.setting != lockSetting || !errors.As(err, &pgErr) || pgErr.Code != queryCanceled {
+		return err
+	}
+	lock := *pgErr
+	lock.Code = lockNotAvailable
+	return &lock
 }
 
 // QueryRow is as a pool's.
@@ -143,9 +156,10 @@ func (b Brief) Exec(ctx context.Context, sql string, args ...any) (pgconn.Comman
 // lastRows are those of a batch's last statement: their end is the end of the transaction, which may still fail.
 type lastRows struct {
 	pgx.Rows
-	sent  pgx.BatchResults // nil: closed, and the connection is another's
-	leave func()
-	end   error
+	sent    pgx.BatchResults // nil: closed, and the connection is another's
+	leave   func()
+	end     error
+	explain func(error) error
 }
 
 func (r *lastRows) Next() bool {
@@ -164,7 +178,7 @@ func (r *lastRows) Close() {
 	}
 }
 
-func (r *lastRows) Err() error { return cmp.Or(r.Rows.Err(), r.end) }
+func (r *lastRows) Err() error { return r.explain(cmp.Or(r.Rows.Err(), r.end)) }
 
 type oneRow struct {
 	rows pgx.Rows

@@ -98,3 +98,21 @@ func TestTenantsThatMeetLocksTakeTurns(t *testing.T) {
 	}
 	inLine(0)
 }
+
+// A statement that PostgreSQL breaks off for its lock_timeout without knowing so any more met a lock.
+func TestABriefStatementThatIsCancelledMetALock(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	db := d.Open()
+	ended := make(chan error)
+	go func() {
+		_, err := db.Brief().Exec(t.Context(), "select pg_sleep(3600)")
+		ended <- err
+	}()
+	d.Eventually("the statement is cancelled", `
+		select bool_or(pg_cancel_backend(a.pid)) from pg_stat_activity a
+		where a.datname = current_database() and a.query like 'select pg_sleep%' and a.state = 'active'`)
+	if err := pgtest.Receive(t, "its end", ended); !pg.Locked(err) {
+		t.Errorf("it ended with %v", err)
+	}
+}

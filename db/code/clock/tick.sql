@@ -13,6 +13,7 @@ as $$
 declare
     v_result ojs.tick_result := (0, 0, 0, 10000, true, 0);
     v_now    timestamptz := ojs.now();
+    v_held   boolean := exists (select from ojs.settings s where s.held_at is not null);
     v_known  boolean := true;
     v_busy   boolean := false;
     v_more   boolean;
@@ -22,9 +23,8 @@ declare
     v_leases record;
 begin
     perform ojs._check_tick(p_limit, p_stride_ms), ojs._notice_copy();
-    if exists (select from ojs.settings s where s.held_at is not null) then
-        perform ojs._begin_after_restore();
-        return (0, 0, 0, 1000, false, 0);
+    if ojs._begin_after_restore() or v_held then
+        return (0, 0, 0, case when v_held then 1000 else 100 end, not v_held, 0);
     end if;
     if p_token is not null then
         if not ojs._on_duty(p_token, p_backend) then

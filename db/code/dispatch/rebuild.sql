@@ -82,20 +82,23 @@ comment on function ojs._notice_copy() is
 'In a logical copy makes all marks those of another cluster, so that each begins anew, even where transaction ids here are ahead of those
 that are stored. Waits for nobody: who holds the lane is told of it by the next tick.';
 
-create or replace function ojs._begin_after_restore() returns void
+create or replace function ojs._begin_after_restore() returns boolean
 language plpgsql
 as $$
 begin
-    if (select ojs._foreign(f.snapshot) from ojs._folded() f) then
-        perform ojs._move_clock(ojs._clock_mark(), ojs.now(), 1, '1:1:', '-infinity');
-        perform ojs._roll_up();
-        perform ojs._catch_up();
+    if not (select ojs._foreign(f.snapshot) from ojs._folded() f) then
+        return false;
     end if;
+    perform ojs._move_clock(ojs._clock_mark(), ojs.now(), 1, '1:1:', '-infinity');
+    perform ojs._roll_up();
+    perform ojs._catch_up();
+    return true;
 end;
 $$;
 comment on function ojs._begin_after_restore() is
-'In a logical copy begins the marks of the clock, of statistics and of decisions
-anew. For while dispatch is held, because once the ids of producers'' transactions have caught up nobody can tell any more.';
+'In a logical copy begins the marks of the clock, of statistics and of decisions anew, and returns whether this is one. Before a tick does
+anything else: what it has written itself could not be told from rows of the other cluster. And while dispatch is held: once the ids of
+producers'' transactions have caught up, nobody can tell a copy any more.';
 
 create or replace function ojs._catch_up() returns void
 language plpgsql

@@ -40,6 +40,8 @@ begin
             create or replace function ojs._repeats_key(p_json json) returns boolean language sql stable
             as $$ select not (p_json is json with unique keys) $$
         $fn$;
+        -- A database that was moved here from an older PostgreSQL has it.
+        drop function if exists ojs._repeats_key_exactly(json);
     else
         execute $fn$
             create or replace function ojs._repeats_key_exactly(p_json json) returns boolean language plpgsql immutable

@@ -66,6 +66,10 @@ as $$
         (current_setting('server_encoding') <> 'UTF8', 'error',
             'The encoding of the database is not UTF8: jobs with other characters fail.',
             'Move the jobs to a database that is made with encoding UTF8.', 'backup-and-restore.md'),
+        ((select r.postgres <> current_setting('server_version_num')::int / 10000 from ojs.schema_release r), 'warning',
+            (select format('The functions were made for PostgreSQL %s, and some would be faster on this one.', r.postgres)
+                from ojs.schema_release r),
+            'Run ojs-pg migrate up.', 'upgrade.md'),
         ((select h.used >= h.room * 0.9 from has h), 'error',
             (select format('%s of %s connections are taken: servers will be refused.', h.used, h.room) from has h),
             'Lower --max-conns, put PgBouncer between, or raise max_connections.', 'postgres-away.md'),

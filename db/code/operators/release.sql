@@ -37,3 +37,5 @@ comment on column ojs.schema_release.release is 'The release.';
 comment on column ojs.schema_release.needs_server is 'The oldest release whose servers may run with it. Older ones say so and wait.';
 comment on column ojs.schema_release.code_hash is 'SHA-256 over the names and hashes of all its files of code, hex.';
 comment on column ojs.schema_release.applied_at is 'When a file of it was applied last.';
+comment on column ojs.schema_release.postgres is
+'The major version of PostgreSQL for which the functions were applied, 0 unknown. On another one, the next migrate up applies all anew.';

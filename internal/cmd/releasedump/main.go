@@ -1,5 +1,5 @@
-// Command releasedump writes db/releases/<release>.sql.gz: a database of this release with a few rows of each kind, as pg_dump of PostgreSQL 15
-// writes it. Tests upgrade it to what comes later. It is run once, in the commit of the release.
+// Command releasedump writes db/releases/<release>.sql.gz: a database of this release with a few rows of each kind, as pg_dump of
+// PostgreSQL 15 writes it. Tests upgrade it to what comes later. It is run once, in the commit of the release.
 package main
 
 import (
