@@ -26,6 +26,18 @@ const (
 	NeedsServer = "0.1.0"
 )
 
+// CompareReleases is less than 0 if a release, such as 0.2.1, came before another one, and 0 if it is the same.
+func CompareReleases(a, b string) int {
+	numbers := func(release string) (of []int) {
+		for part := range strings.SplitSeq(release, ".") {
+			n, _ := strconv.Atoi(part)
+			of = append(of, n)
+		}
+		return of
+	}
+	return slices.Compare(numbers(a), numbers(b))
+}
+
 // Migrations holds the goose files as "migrations/*.sql".
 //
 //go:embed migrations/*.sql

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -169,20 +168,8 @@ func (m *migrator) release(ctx context.Context) (release, needsServer string, er
 // refuseNewer stops before the code of a later release is replaced by this program's.
 func (m *migrator) refuseNewer(ctx context.Context) error {
 	release, _, err := m.release(ctx)
-	if err == nil && older(m.from.Release, release) {
+	if err == nil && db.CompareReleases(m.from.Release, release) < 0 {
 		err = fmt.Errorf("%w: it is of release %s, and this program of %s. Migrate with the later one", ErrSchema, release, m.from.Release)
 	}
 	return err
-}
-
-// older reports whether a release, such as 0.2.1, came before another one.
-func older(release, than string) bool {
-	numbers := func(release string) (of []int) {
-		for part := range strings.SplitSeq(release, ".") {
-			n, _ := strconv.Atoi(part)
-			of = append(of, n)
-		}
-		return of
-	}
-	return slices.Compare(numbers(release), numbers(than)) < 0
 }

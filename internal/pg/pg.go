@@ -343,10 +343,10 @@ func fits(has sqlcgen.SchemaReleaseRow, err error) error {
 		return fmt.Errorf("%w: it lacks its functions. Run: ojs-pg migrate up", ErrRelease)
 	case err != nil:
 		return fmt.Errorf("read the schema's release: %w", err)
-	case older(db.Release, has.NeedsServer):
+	case db.CompareReleases(db.Release, has.NeedsServer) < 0:
 		return fmt.Errorf("%w: it is of release %s, which needs servers of release %s or later, and this one is of %s. Start a later one",
 			ErrRelease, has.Release, has.NeedsServer, db.Release)
-	case older(has.Release, db.Release):
+	case db.CompareReleases(has.Release, db.Release) < 0:
 		return fmt.Errorf("%w: it is of release %s, and this program of %s. Run: ojs-pg migrate up", ErrRelease, has.Release, db.Release)
 	case has.Release == db.Release && has.CodeHash != db.OwnCodeHash():
 		return fmt.Errorf("%w: its functions are of another build of release %s. Run: ojs-pg migrate up", ErrRelease, db.Release)

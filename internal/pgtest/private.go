@@ -32,7 +32,7 @@ func NewPrivate(t testing.TB, settings map[string]string) *Private {
 	p := NewEmpty(t, settings)
 	for _, err := range []error{
 		pg.Migrate(t.Context(), p.URL, pg.Up, nil),
-		pg.CreateServerRole(t.Context(), p.URL, privateRole, privatePassword),
+		pg.CreateServerRole(t.Context(), p.URL, PrivateRole, PrivatePassword),
 	} {
 		if err != nil {
 			t.Fatal(err)
@@ -52,7 +52,10 @@ func NewEmpty(t testing.TB, settings map[string]string) *Private {
 	return p
 }
 
-const privateDatabase, privateRole, privatePassword = "ojs", "ojs_server", "secret"
+// PrivateRole is the server's login to a Private, for which NewEmpty has no role yet.
+const PrivateRole, PrivatePassword = "ojs_server", "secret"
+
+const privateDatabase = "ojs"
 
 // stopped is a server without data, which has not been started yet.
 func stopped(t testing.TB, options embedpg.Options) *Private {
@@ -80,7 +83,7 @@ func (p *Private) Start() {
 		p.t.Fatal(err)
 	}
 	p.options.Port = p.server.Port
-	p.URL, p.ServiceURL = p.server.URL(privateDatabase), p.server.URLFor(privateRole, privatePassword, privateDatabase)
+	p.URL, p.ServiceURL = p.server.URL(privateDatabase), p.server.URLFor(PrivateRole, PrivatePassword, privateDatabase)
 }
 
 // Backup takes a base backup of the server, which runs and goes on, by pg_basebackup. It returns a server that has that data, to be
