@@ -147,6 +147,9 @@ type world struct {
 	client   *http.Client
 	ledger   *ledger
 	longest  atomic.Int64 // nanoseconds until the slowest answer to a request that does not wait for jobs
+
+	succeeding sync.Mutex
+	succeeded  map[string]int // requests, by path
 }
 
 func newWorld(database string, servers ...*server) *world {
@@ -155,7 +158,18 @@ func newWorld(database string, servers ...*server) *world {
 		tenants: []string{"acme", "beta", "gamma", "delta", "epsilon"},
 		client:  &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 64}},
 		ledger:  &ledger{enqueued: map[string]outcome{}, held: map[string][]*holding{}},
+
+		succeeded: map[string]int{},
 	}
+}
+
+// successes are how many requests to each path succeeded since the last call.
+func (w *world) successes() map[string]int {
+	w.succeeding.Lock()
+	defer w.succeeding.Unlock()
+	all := w.succeeded
+	w.succeeded = map[string]int{}
+	return all
 }
 
 // post sends to one of the servers. status 0: no answer, so nobody knows.
@@ -187,6 +201,11 @@ func (w *world) post(r *rand.Rand, path string, tenant string, body any) (int, [
 		if longest := w.longest.Load(); took <= longest || w.longest.CompareAndSwap(longest, took) {
 			break
 		}
+	}
+	if res.StatusCode < 300 {
+		w.succeeding.Lock()
+		w.succeeded[path]++
+		w.succeeding.Unlock()
 	}
 	return res.StatusCode, answer
 }

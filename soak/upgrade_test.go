@@ -39,7 +39,15 @@ func TestAnUpgradeFromTheLastRelease(t *testing.T) {
 		migrate(t, binary, server.URL)
 		t.Logf("longest answer %v before; the upgrade took %v, and the longest answer meanwhile %v", before, time.Since(began),
 			time.Duration(w.longest.Swap(0)))
+		w.successes()
 		time.Sleep(duration / 6)
+		worked := w.successes()
+		t.Logf("servers of the last release then answered %v", worked)
+		for _, path := range []string{"/ojs/v1/jobs", fetchPath, "/ojs/v1/workers/ack"} {
+			if worked[path] == 0 {
+				t.Errorf("after the upgrade no request to %s succeeded at a server of the last release", path)
+			}
+		}
 		for _, s := range w.servers {
 			s.replace(t, binary, server.ServiceURL)
 		}
