@@ -56,8 +56,18 @@ func testDumpOfARelease(t *testing.T, server *pgtest.Private, release, file stri
 	if got := jobs(); got != asEver {
 		t.Errorf("the dump has other jobs: %s", got)
 	}
+	promised := pgtest.List[string](t, conn, promises)
+	if len(promised) < 500 {
+		t.Fatalf("of the release only %d functions and columns are promised", len(promised))
+	}
 	if err := pg.Migrate(t.Context(), address, pg.Up, nil); err != nil {
 		t.Fatal(err)
+	}
+	kept := pgtest.List[string](t, conn, promises)
+	for _, line := range promised {
+		if !slices.Contains(kept, line) {
+			t.Errorf("docs/stability.md promises, and the upgrade takes away: %s", line)
+		}
 	}
 	if got := jobs(); got != asEver {
 		t.Errorf("after the upgrade there are other jobs: %s", got)
@@ -98,6 +108,16 @@ func testDumpOfARelease(t *testing.T, server *pgtest.Private, release, file stri
 		t.Errorf("%d jobs that waited did not complete", n)
 	}
 }
+
+// promises are the functions, with their parameters and results, and the columns of views, that users may build on (docs/stability.md).
+const promises = `
+select format('%s(%s) returns %s', p.proname, pg_get_function_arguments(p.oid), pg_get_function_result(p.oid)) from pg_proc p
+where p.pronamespace = 'ojs'::regnamespace and p.proname not like '\_%'
+union all
+select format('%s.%s %s', c.relname, a.attname, format_type(a.atttypid, a.atttypmod)) from pg_class c
+join pg_attribute a on a.attrelid = c.oid and a.attnum > 0
+where c.relnamespace = 'ojs'::regnamespace and c.relkind = 'v' and c.relname not like '\_%'
+`
 
 // restore executes a dump. It is for psql, which knows two commands that no server does.
 func restore(t *testing.T, address, file string) *pgx.Conn {
