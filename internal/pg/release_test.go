@@ -65,7 +65,11 @@ func testDumpOfARelease(t *testing.T, server *pgtest.Private, release, file stri
 	}
 	kept := pgtest.List[string](t, conn, promises)
 	for _, line := range promised {
-		if !slices.Contains(kept, line) {
+		// A function may have got further parameters, which the new release has to give defaults.
+		before, result, function := strings.Cut(line, ") returns ")
+		if !slices.ContainsFunc(kept, func(now string) bool {
+			return now == line || function && strings.HasPrefix(now, before+", ") && strings.HasSuffix(now, ") returns "+result)
+		}) {
 			t.Errorf("docs/stability.md promises, and the upgrade takes away: %s", line)
 		}
 	}
