@@ -234,7 +234,10 @@ func fetchLater(t *testing.T, d *pgtest.DB, queue string, count int, inVain bool
 	got := make(chan int, 1)
 	go func() {
 		n := -1
-		if err := conn.QueryRow(t.Context(), "select count(*) from ojs.fetch(array[$1], $2)", queue, count).Scan(&n); err != nil {
+		// The simple protocol begins the transaction with the call. The other one plans the call in between, and after 20 ms of that the
+		// call would not wait.
+		const fetch = "select count(*) from ojs.fetch(array[$1], $2)"
+		if err := conn.QueryRow(t.Context(), fetch, pgx.QueryExecModeSimpleProtocol, queue, count).Scan(&n); err != nil {
 			t.Error(err)
 		}
 		got <- n

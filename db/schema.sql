@@ -7096,7 +7096,10 @@ $$;
 
 CREATE FUNCTION ojs._lingers() RETURNS boolean
     LANGUAGE sql STABLE
-    AS $$ select statement_timestamp() - transaction_timestamp() > interval '20 milliseconds' $$;
+    AS $$
+    select statement_timestamp() - transaction_timestamp() > interval '20 milliseconds'
+        and current_setting('ojs.autocommit', true) is distinct from 'on'
+$$;
 
 CREATE FUNCTION ojs._load_rev(p_tenant text, p_worker_id text) RETURNS bigint
     LANGUAGE plpgsql STABLE

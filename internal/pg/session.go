@@ -26,6 +26,8 @@ var required = map[string]string{
 	"search_path": "",
 	// Texts and JSON that SQL makes of times, intervals and floats.
 	"timezone": "UTC", "datestyle": "ISO, MDY", "intervalstyle": "postgres", "extra_float_digits": "1",
+	// The server's transactions end with their call. SQL otherwise judges that by time, which a loaded machine may take to plan a call.
+	"ojs.autocommit": "on",
 }
 
 // throughPooler are the settings that PgBouncer takes from its clients. It refuses connections with any other one.

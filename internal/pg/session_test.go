@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
@@ -54,6 +56,30 @@ func TestSessionsHaveTheSettingsThatOurSQLReliesOn(t *testing.T) {
 	}
 }
 
+// A server on a loaded machine is not taken for a session that stays in its transaction.
+func TestServersDoNotLinger(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	server, err := pg.Open(t.Context(), pg.Config{URL: d.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	for pool, want := range map[*pgxpool.Pool]bool{server.Pool(): false, d.Pool: true} {
+		tx, err := pool.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		pgtest.Exec(t, tx, "select pg_sleep(0.03)")
+		if got := pgtest.One[bool](t, tx, "select ojs._lingers()"); got != want {
+			t.Errorf("a session of the server: %v; it lingers: %v", pool == server.Pool(), got)
+		}
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestOtherEncodingsAreRefused(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -80,7 +106,8 @@ func TestOtherEncodingsAreRefused(t *testing.T) {
 	}
 }
 
-const ignoreAll = "ignore_startup_parameters = search_path,jit,default_transaction_isolation,row_security,intervalstyle,extra_float_digits"
+const ignoreAll = "ignore_startup_parameters = search_path,jit,default_transaction_isolation,row_security,intervalstyle," +
+	"extra_float_digits,ojs.autocommit"
 
 // A URL that leads to PgBouncer in transaction mode is refused, whether or not PgBouncer takes all our settings.
 func TestSharedSessionsAreFoundBehindPgBouncer(t *testing.T) {

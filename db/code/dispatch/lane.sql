@@ -81,10 +81,13 @@ takes the lane only where it is free, and fetches without it otherwise.';
 
 create or replace function ojs._lingers() returns boolean
 language sql stable
-as $$ select statement_timestamp() - transaction_timestamp() > interval '20 milliseconds' $$;
+as $$
+    select statement_timestamp() - transaction_timestamp() > interval '20 milliseconds'
+        and current_setting('ojs.autocommit', true) is distinct from 'on'
+$$;
 comment on function ojs._lingers() is
-'Whether the caller has been in its transaction for 20 ms: it may stay there, and must not keep decisions waiting. Becomes part of the
-expression that asks.';
+'Whether the caller has been in its transaction for 20 ms: it may stay there, and must not keep decisions waiting. A session that sets
+ojs.autocommit to on says that its transactions end with their call. Becomes part of the expression that asks.';
 
 create or replace function ojs._folded() returns setof ojs.fold
 language sql stable rows 1
