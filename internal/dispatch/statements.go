@@ -27,7 +27,7 @@ type statements struct {
 // madeJob takes what became of the nth job that was sent.
 type madeJob = func(n int, job sqlcgen.OjsJob, err error)
 
-const fetchMany = "select request, pool, " + pg.JobColumns +
+var fetchMany = "select request, pool, " + pg.JobColumns +
 	" from ojs.fetch_many($1, $2, $3, $4, $5, p_strategy => $6, p_weights => $7, p_pool => $8)"
 
 // fetchMany decides for several groups in one transaction. No job is handed out before it has committed.
@@ -80,14 +80,15 @@ func present(text string) *string {
 }
 
 // Columns of fetchMany that say of what kind a row is.
-const (
+const firstColumn = 2 // of the job
+
+var (
 	requestColumn = 0
 	poolColumn    = 1
-	firstColumn   = 2 // of the job
-	attemptColumn = 3
-	workerColumn  = 10
-	idColumn      = 15
-	metaColumn    = 27
+	attemptColumn = firstColumn + pg.JobColumn("attempt")
+	workerColumn  = firstColumn + pg.JobColumn("worker_id")
+	idColumn      = firstColumn + pg.JobColumn("id")
+	metaColumn    = firstColumn + pg.JobColumn("meta")
 )
 
 // read reads the rows of ojs.fetch_many to their end, which is the end of the transaction unless they belong to a batch.
@@ -145,10 +146,8 @@ func (p *part) readNoJob(rows pgx.Rows, reader *pg.JobRows) error {
 		p.quiet = append(p.quiet, worker)
 		return nil
 	}
-	var values [metaColumn + 1]any
 	var to way
-	values[metaColumn] = &to
-	if err := rows.Scan(append(values[:], make([]any, len(rows.FieldDescriptions())-len(values))...)...); err != nil {
+	if err := reader.Scan(metaColumn, &to); err != nil {
 		return fmt.Errorf("how requests of worker %q are served: %w", worker, err)
 	}
 	if p.apart == nil {
@@ -262,7 +261,7 @@ func checkPlace(n, items int) error {
 
 const settleColumns = 4 // before the job
 
-const settle = "select n, sqlstate, message, detail, " + pg.JobColumns + " from ojs.settle($1, $2)"
+var settle = "select n, sqlstate, message, detail, " + pg.JobColumns + " from ojs.settle($1, $2)"
 
 // settleMany ends attempts by ojs.settle, which says what is wrong with those that cannot be ended.
 func (d *Dispatcher) settleMany(ctx context.Context, items []Settlement, whole bool) ([]Settled, error) {
