@@ -81,15 +81,14 @@ func TestColumnsThatNobodySets(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	tenant := d.As("acme")
-	refusedColumns := []string{
-		"state", "attempt", "max_attempts", "created_at", "enqueued_at", "started_at", "lease_expires_at", "finished_at", "retry_at",
-		"worker_id", "errors", "result",
-	}
+	stored := strings.Split(one[string](t, d.Pool, `
+		select substring(pg_catalog.pg_get_ruledef(oid) from 'INSERT INTO ojs.job AS j \((.*?)\)') from pg_catalog.pg_rewrite
+		where rulename = 'jobs_insert'`), ", ")
 	for _, column := range list[string](t, d.Pool, `
 		select attname::text from pg_catalog.pg_attribute where attrelid = 'ojs.jobs'::regclass and attname <> all ('{type,tenant_id}')
 		order by attnum`) {
 		exec(t, tenant, "insert into ojs.jobs (type, "+column+") values ('a', null)")
-		if !slices.Contains(refusedColumns, column) {
+		if slices.Contains(stored, column) {
 			continue
 		}
 		value := one[string](t, d.Pool, `

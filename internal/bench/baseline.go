@@ -7,26 +7,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/ojs-pg/ojs-pg/internal/pg"
 )
 
-// jobColumns are those of ojs.job, in the order of sqlcgen.OjsJob.
-var jobColumns = strings.Fields(`state attempt lease started_at lease_expires_at finished_at retry_at enqueued_at
-	worker_id errors result seq tenant_id id queue type priority max_attempts created_at scheduled_at expires_at
-	timeout_ms visibility_timeout_ms tags args meta retry options extra`)
-
 var (
-	jobList = strings.Join(jobColumns, ", ")
-
-	columnID       = slices.Index(jobColumns, "id")
-	columnLease    = slices.Index(jobColumns, "lease")
-	columnArgs     = slices.Index(jobColumns, "args")
-	columnTenantID = slices.Index(jobColumns, "tenant_id")
+	columnID       = pg.JobColumn("id")
+	columnLease    = pg.JobColumn("lease")
+	columnArgs     = pg.JobColumn("args")
+	columnTenantID = pg.JobColumn("tenant_id")
 )
 
 // baselineSchema is the queue of a competent person: one table with the columns of ours, one index on what waits, which setBaseline makes,
@@ -103,7 +97,7 @@ func (b baseline) fetch() string {
 		set state = 'active', attempt = attempt + 1, lease = gen_random_uuid(), started_at = clock_timestamp(),
 			lease_expires_at = clock_timestamp() + interval '30 seconds', worker_id = $3
 		` + b.where + `
-		returning j.` + strings.Join(jobColumns, ", j.")
+		returning j.` + strings.ReplaceAll(pg.JobColumns, ", ", ", j.")
 }
 
 // setBaseline chooses what ours is compared with.
@@ -180,7 +174,7 @@ func queryJobs(ctx context.Context, conn *pgx.Conn, count int, tenants map[strin
 	jobs := make([]job, 0, count)
 	for rows.Next() {
 		raw := rows.RawValues()
-		if len(raw) != len(jobColumns) || len(raw[columnID]) != 16 || len(raw[columnLease]) != 16 {
+		if len(raw[columnID]) != 16 || len(raw[columnLease]) != 16 {
 			return nil, errors.New("the job is not in the form that a client asks for")
 		}
 		j := job{id: [16]byte(raw[columnID]), lease: [16]byte(raw[columnLease]), args: bytes.Clone(raw[columnArgs])}

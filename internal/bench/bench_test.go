@@ -9,8 +9,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
 // turns is a stretch of responses, one after the other, each at its time.
@@ -229,22 +227,6 @@ func TestArgsAreJSONOfTheirSize(t *testing.T) {
 			if len(args) != size || !strings.HasPrefix(args, `["`) || !strings.HasSuffix(args, `"]`) {
 				t.Fatalf("args of %d bytes: %q", size, args)
 			}
-		}
-	}
-}
-
-// The baseline returns what ours returns.
-func TestTheBaselineReturnsWholeJobs(t *testing.T) {
-	t.Parallel()
-	fields := reflect.VisibleFields(reflect.TypeFor[sqlcgen.OjsJob]())
-	// Nobody is told the number of a pool, nor what a tenant is charged.
-	fields = slices.DeleteFunc(fields, func(f reflect.StructField) bool { return f.Name == "Pool" || f.Name == "Charged" })
-	if len(fields) != len(jobColumns) {
-		t.Fatalf("a job has %d fields, the baseline returns %d columns", len(fields), len(jobColumns))
-	}
-	for i, column := range jobColumns {
-		if name := strings.ReplaceAll(column, "_", ""); !strings.EqualFold(name, fields[i].Name) {
-			t.Errorf("column %d is %s, field %s", i, column, fields[i].Name)
 		}
 	}
 }

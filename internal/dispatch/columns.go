@@ -5,14 +5,12 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
@@ -46,8 +44,8 @@ func (j *NewJob) size() int {
 	return len(j.Type) + len(j.Queue) + len(j.Args) + len(j.Meta) + len(j.Retry) + len(j.Options) + len(j.Extra) + len(j.Tags) + 64
 }
 
-const enqueueRows = "select n, sqlstate, message, detail, tenant_id, id, state, max_attempts, created_at, scheduled_at, expires_at, " +
-	"meta, retry, priority from ojs.enqueue_rows($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)"
+const enqueueRows = "select " + outcomeColumns + ", tenant_id, id, state, max_attempts, created_at, scheduled_at, expires_at, meta, " +
+	"retry, priority from ojs.enqueue_rows($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)"
 
 // columns are the parameters of ojs.enqueue_rows: a list for each field that one of the jobs has.
 type columns struct {
@@ -120,41 +118,21 @@ func enqueue(
 	if err != nil {
 		return err
 	}
-	var n, seen int
-	var fault, message, owner, id, state *string
-	var attempts, priority *int32
-	var created, scheduled, expires *time.Time
-	var detail, meta, retry []byte
-	into := []any{
-		&n, &fault, &message, &detail, &owner, &id, &state, &attempts, &created, &scheduled, &expires, &meta, &retry,
-		&priority,
-	}
-	_, err = pgx.ForEachRow(rows, into, func() error {
-		if seen++; n < 0 || n >= len(jobs) {
-			return fmt.Errorf("a result for job %d of %d", n, len(jobs))
-		}
-		if fault != nil {
-			failure := &pgconn.PgError{Severity: "ERROR", Code: *fault, Detail: string(detail)}
-			if message != nil {
-				failure.Message = *message
-			}
-			made(n, sqlcgen.OjsJob{}, failure)
+	return readOutcomes(rows, len(jobs), func(n int, stored *pg.JobRows, refusal error) error {
+		if refusal != nil {
+			made(n, sqlcgen.OjsJob{}, refusal)
 			return nil
 		}
 		job, err := jobs[n].made()
-		job.TenantID, job.ID, job.State, job.MaxAttempts, job.Priority = *owner, *id, *state, *attempts, *priority
-		job.CreatedAt, job.EnqueuedAt, job.ScheduledAt, job.ExpiresAt = *created, *created, scheduled, expires
-		job.Meta, job.Retry = bytes.Clone(meta), bytes.Clone(retry)
-		if meta == nil {
+		if err == nil {
+			err = stored.Read(&job)
+		}
+		if job.EnqueuedAt = job.CreatedAt; job.Meta == nil {
 			job.Meta = []byte("{}")
 		}
 		made(n, job, nil)
 		return err
 	})
-	if err == nil && seen != len(jobs) {
-		err = fmt.Errorf("%d results for %d jobs", seen, len(jobs))
-	}
-	return err
 }
 
 // made is what is stored of a job as it was sent.

@@ -109,7 +109,7 @@ func (d *Dispatcher) EnqueueEach(ctx context.Context, jobs []*NewJob, tenant *st
 	return out, err
 }
 
-const enqueueOnce = "select replayed, " + pg.JobColumns + " from ojs.enqueue_once($1, $2, $3, $4)"
+var enqueueOnce = "select replayed, " + pg.JobColumns + " from ojs.enqueue_once($1, $2, $3, $4)"
 
 // Key makes requests that are repeated known again: the same Name and tenant, and the same Fingerprint, else the request is refused.
 type Key struct {
@@ -137,9 +137,10 @@ func (d *Dispatcher) EnqueueOnce(
 			return err
 		}
 		defer rows.Close()
+		reader := pg.NewJobRows(rows, 1)
 		for rows.Next() {
 			made = append(made, sqlcgen.OjsJob{})
-			if err := rows.Scan(append([]any{&replayed}, pg.JobFields(&made[len(made)-1])...)...); err != nil {
+			if err := errors.Join(reader.Scan(0, &replayed), reader.Read(&made[len(made)-1])); err != nil {
 				return err
 			}
 		}

@@ -2,9 +2,9 @@ package dispatch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -27,7 +27,7 @@ type statements struct {
 // madeJob takes what became of the nth job that was sent.
 type madeJob = func(n int, job sqlcgen.OjsJob, err error)
 
-const fetchMany = "select request, pool, " + pg.JobColumns +
+var fetchMany = "select request, pool, " + pg.JobColumns +
 	" from ojs.fetch_many($1, $2, $3, $4, $5, p_strategy => $6, p_weights => $7, p_pool => $8)"
 
 // fetchMany decides for several groups in one transaction. No job is handed out before it has committed.
@@ -80,14 +80,15 @@ func present(text string) *string {
 }
 
 // Columns of fetchMany that say of what kind a row is.
-const (
+const firstColumn = 2 // of the job
+
+var (
 	requestColumn = 0
 	poolColumn    = 1
-	firstColumn   = 2 // of the job
-	attemptColumn = 3
-	workerColumn  = 10
-	idColumn      = 15
-	metaColumn    = 27
+	attemptColumn = firstColumn + pg.JobColumn("attempt")
+	workerColumn  = firstColumn + pg.JobColumn("worker_id")
+	idColumn      = firstColumn + pg.JobColumn("id")
+	metaColumn    = firstColumn + pg.JobColumn("meta")
 )
 
 // read reads the rows of ojs.fetch_many to their end, which is the end of the transaction unless they belong to a batch.
@@ -145,10 +146,8 @@ func (p *part) readNoJob(rows pgx.Rows, reader *pg.JobRows) error {
 		p.quiet = append(p.quiet, worker)
 		return nil
 	}
-	var values [metaColumn + 1]any
 	var to way
-	values[metaColumn] = &to
-	if err := rows.Scan(append(values[:], make([]any, len(rows.FieldDescriptions())-len(values))...)...); err != nil {
+	if err := reader.Scan(metaColumn, &to); err != nil {
 		return fmt.Errorf("how requests of worker %q are served: %w", worker, err)
 	}
 	if p.apart == nil {
@@ -210,23 +209,22 @@ func (d *Dispatcher) ackMany(ctx context.Context, items []ack, whole bool) ([]*s
 	if err != nil {
 		return nil, err
 	}
-	if whole {
-		return readAckedJobs(rows, len(items))
-	}
 	return readAcked(rows, items)
 }
 
-func readAckedJobs(rows pgx.Rows, items int) ([]*sqlcgen.OjsJob, error) {
+// readAcked reads the place from 1 of each job that was acknowledged, and as much of the job as the rows hold.
+func readAcked(rows pgx.Rows, items []ack) ([]*sqlcgen.OjsJob, error) {
 	defer rows.Close()
-	acked, jobs := make([]*sqlcgen.OjsJob, items), make([]sqlcgen.OjsJob, items)
+	acked, jobs := make([]*sqlcgen.OjsJob, len(items)), make([]sqlcgen.OjsJob, len(items))
 	reader := pg.NewJobRows(rows, 1)
 	for rows.Next() {
 		n, err := reader.Int(0)
 		if err == nil {
-			err = checkPlace(n, items)
+			err = checkPlace(n, len(items))
 		}
 		if err == nil {
 			acked[n-1] = &jobs[n-1]
+			jobs[n-1].ID, jobs[n-1].State = items[n-1].ID, "completed"
 			err = reader.Read(acked[n-1])
 		}
 		if err != nil {
@@ -236,23 +234,6 @@ func readAckedJobs(rows pgx.Rows, items int) ([]*sqlcgen.OjsJob, error) {
 	return acked, rows.Err()
 }
 
-// readAcked makes jobs of which only what the answer to an ACK without the job holds is set.
-func readAcked(rows pgx.Rows, items []ack) ([]*sqlcgen.OjsJob, error) {
-	acked, jobs := make([]*sqlcgen.OjsJob, len(items)), make([]sqlcgen.OjsJob, len(items))
-	var n int
-	var at time.Time
-	_, err := pgx.ForEachRow(rows, []any{&n, &at}, func() error {
-		if err := checkPlace(n, len(items)); err != nil {
-			return err
-		}
-		finished := at
-		jobs[n-1] = sqlcgen.OjsJob{ID: items[n-1].ID, State: "completed", FinishedAt: &finished}
-		acked[n-1] = &jobs[n-1]
-		return nil
-	})
-	return acked, err
-}
-
 func checkPlace(n, items int) error {
 	if n < 1 || n > items {
 		return fmt.Errorf("a result for element %d of %d", n, items)
@@ -260,9 +241,7 @@ func checkPlace(n, items int) error {
 	return nil
 }
 
-const settleColumns = 4 // before the job
-
-const settle = "select n, sqlstate, message, detail, " + pg.JobColumns + " from ojs.settle($1, $2)"
+var settle = "select " + outcomeColumns + ", " + pg.JobColumns + " from ojs.settle($1, $2)"
 
 // settleMany ends attempts by ojs.settle, which says what is wrong with those that cannot be ended.
 func (d *Dispatcher) settleMany(ctx context.Context, items []Settlement, whole bool) ([]Settled, error) {
@@ -275,49 +254,63 @@ func (d *Dispatcher) settleMany(ctx context.Context, items []Settlement, whole b
 }
 
 func (d *Dispatcher) readSettled(rows pgx.Rows, items int) ([]Settled, error) {
-	defer rows.Close()
 	settled := make([]Settled, items)
-	reader, seen := pg.NewJobRows(rows, settleColumns), 0
-	for rows.Next() {
-		seen++
-		n, err := reader.Int(0) // from 0
-		if err == nil {
-			err = checkPlace(n+1, items)
+	err := readOutcomes(rows, items, func(n int, job *pg.JobRows, refusal error) error {
+		if refusal != nil {
+			settled[n].Err = d.db.Err(refusal)
+			return nil
 		}
-		if err != nil {
-			return nil, err
-		}
-		if reader.Null(1) {
-			err = reader.Read(&settled[n].Job)
-		} else {
-			settled[n].Err, err = d.readRefusal(rows)
-		}
-		if err != nil {
-			return nil, err
-		}
-	}
-	if err := rows.Err(); err != nil {
+		return job.Read(&settled[n].Job)
+	})
+	if err != nil {
 		return nil, err
-	}
-	if seen != items {
-		return nil, fmt.Errorf("%d results for %d elements", seen, items)
 	}
 	return settled, nil
 }
 
-// readRefusal reads why an element is refused: n, sqlstate, message, detail.
-func (d *Dispatcher) readRefusal(rows pgx.Rows) (refusal, err error) {
+// outcomeColumns are the four columns before the job in a row of readOutcomes.
+const outcomeColumns = "n, sqlstate, message, detail"
+
+// readOutcomes reads one row for each element that was sent; n is the place of the element, from 0. It calls each with the refusal of the
+// element, or else with a job to read.
+func readOutcomes(rows pgx.Rows, items int, each func(n int, job *pg.JobRows, refusal error) error) error {
+	defer rows.Close()
+	reader, seen := pg.NewJobRows(rows, 4), 0
+	for rows.Next() {
+		seen++
+		n, err := reader.Int(0)
+		if err == nil {
+			err = checkPlace(n+1, items)
+		}
+		var refusal error
+		if err == nil && !reader.Null(1) {
+			refusal, err = readRefusal(reader)
+		}
+		if err == nil {
+			err = each(n, reader, refusal)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return err
+	}
+	if seen != items {
+		return fmt.Errorf("%d results for %d elements", seen, items)
+	}
+	return nil
+}
+
+// readRefusal reads sqlstate, message and detail.
+func readRefusal(reader *pg.JobRows) (*pgconn.PgError, error) {
 	var message *string
 	var detail []byte
-	pgErr := &pgconn.PgError{Severity: "ERROR"}
-	into := make([]any, len(rows.FieldDescriptions()))
-	into[1], into[2], into[3] = &pgErr.Code, &message, &detail
-	if err := rows.Scan(into...); err != nil {
-		return nil, err
-	}
+	refusal := &pgconn.PgError{Severity: "ERROR"}
+	err := errors.Join(reader.Scan(1, &refusal.Code), reader.Scan(2, &message), reader.Scan(3, &detail))
 	if message != nil {
-		pgErr.Message = *message
+		refusal.Message = *message
 	}
-	pgErr.Detail = string(detail)
-	return d.db.Err(pgErr), nil
+	refusal.Detail = string(detail)
+	return refusal, err
 }

@@ -23,12 +23,8 @@ func TestRowsOutOfTheirPlaceAreRefused(t *testing.T) {
 		"fetched": {"n, pool, " + pg.JobColumns, func(rows pgx.Rows) error {
 			return (&part{requests: make([]*request, sent)}).read(rows)
 		}},
-		"acknowledged": {"n, now()", func(rows pgx.Rows) error {
+		"acknowledged": {"n, " + pg.JobColumns, func(rows pgx.Rows) error {
 			_, err := readAcked(rows, []ack{{Settlement: &Settlement{}}, {Settlement: &Settlement{}}})
-			return err
-		}},
-		"acknowledged, whole jobs": {"n, " + pg.JobColumns, func(rows pgx.Rows) error {
-			_, err := readAckedJobs(rows, sent)
 			return err
 		}},
 		"settled": {"n - 1, null, null, null, " + pg.JobColumns, func(rows pgx.Rows) error {

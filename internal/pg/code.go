@@ -56,13 +56,15 @@ func (m *migrator) applyCode(ctx context.Context) error {
 	return nil
 }
 
-// appliedCode is the hash of each file of code that the database has, by its name; empty before the first migration, and on another major
-// version of PostgreSQL than that for which it was applied, since some files make other functions there.
+// appliedCode is the hash of each file of code that the database has, by its name. It is empty where all files are to run: before the first
+// one, after a migration, since a view of all columns of a table has those that were there when it was made, and on another major version
+// of PostgreSQL, where some files make other functions.
 func (m *migrator) appliedCode(ctx context.Context) (map[string]string, error) {
 	has := map[string]string{}
 	rows, err := m.db.QueryContext(ctx, `
-		select c.file, c.hash from ojs.code c
-		where (select r.postgres from ojs.schema_release r) = current_setting('server_version_num')::int / 10000`)
+		select c.file, c.hash from ojs.code c join ojs.schema_release r on true
+		where r.postgres = current_setting('server_version_num')::int / 10000
+			and not exists (select from ojs.schema_hash h where h.applied_at > r.applied_at)`)
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) && slices.Contains([]string{undefinedTable, undefinedColumn, invalidSchemaName}, pgErr.Code) {
 		return has, nil
@@ -136,8 +138,8 @@ func locateInCode(f db.CodeFile, err error) error {
 	return fmt.Errorf("%s: %w", where, err)
 }
 
-// codeToApply are the names of the files that migrate up would run.
-func (m *migrator) codeToApply(ctx context.Context) (names []string, err error) {
+// codeToApply are the names of the files that migrate up would run, after migrations or without.
+func (m *migrator) codeToApply(ctx context.Context, migrations bool) (names []string, err error) {
 	files, err := db.CodeFiles(m.from.Code)
 	if err != nil {
 		return nil, err
@@ -145,6 +147,9 @@ func (m *migrator) codeToApply(ctx context.Context) (names []string, err error) 
 	has, err := m.appliedCode(ctx)
 	if err != nil {
 		return nil, err
+	}
+	if migrations {
+		clear(has)
 	}
 	for _, f := range codeChange(files, has) {
 		names = append(names, f.Name)

@@ -184,3 +184,21 @@ func TestErrorsOfALaterRelease(t *testing.T) {
 		t.Errorf("one that no release has is %+v", e)
 	}
 }
+
+// A view of all columns of a table has those that a migration added, though its file has not changed.
+func TestAMigrationHasAllCodeApplied(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	later := pgtest.Later(t, map[string]string{"migrations/90001_note.sql": `-- +goose Up
+set local role ojs_owner;
+alter table ojs.job add column note text;
+reset role;
+`})
+	if err := pg.MigrateFrom(t.Context(), later, d.URL, pg.Up, nil); err != nil {
+		t.Fatal(err)
+	}
+	if !pgtest.One[bool](t, d.Pool, `
+		select exists (select from pg_attribute a where a.attrelid = 'ojs._handed'::regclass and a.attname = 'note')`) {
+		t.Error("ojs._handed, which is select j.* from ojs.job j, has not the new column")
+	}
+}

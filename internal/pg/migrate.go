@@ -116,15 +116,16 @@ func Status(ctx context.Context, url string) (SchemaStatus, error) {
 			return SchemaStatus{}, err
 		}
 	}
-	if status.Code, err = m.codeToApply(ctx); err != nil {
-		return SchemaStatus{}, err
-	}
-	status.Current = status.Hash == db.Hash() && len(status.Code) == 0
+	missing := false
 	for _, source := range m.provider.ListSources() {
 		at, ok := applied[source.Version]
 		status.Migrations = append(status.Migrations, Migration{Version: source.Version, Name: source.Path, Applied: ok, AppliedAt: at})
-		status.Current = status.Current && ok
+		missing = missing || !ok
 	}
+	if status.Code, err = m.codeToApply(ctx, missing); err != nil {
+		return SchemaStatus{}, err
+	}
+	status.Current = status.Hash == db.Hash() && len(status.Code) == 0 && !missing
 	return status, nil
 }
 
