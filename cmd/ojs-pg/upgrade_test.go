@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -36,18 +37,19 @@ alter table ojs.job add column note text default 'as before';
 create index note_idx on ojs.journal (at);
 reset role;
 `}
-	for name, change := range map[string][2]string{
-		"dispatch/fetch.sql":       {"f.options, f.extra", "f.options, f.extra, null::text"},
-		"enqueue/enqueue_many.sql": {"o.options, o.extra", "o.options, o.extra, null::text"},
-		"settle/settle.sql":        {"(null::ojs.job).*", columns},
-		"jobs/job.sql":             {"", "comment on column ojs.job.note is 'Of a later release.';\n"},
+	for _, change := range [][3]string{
+		{"dispatch/fetch.sql", "f.options, f.extra", "f.options, f.extra, null::text"},
+		{"dispatch/fetch.sql", "            t.extra\n", "            t.extra, null::text\n"},
+		{"enqueue/enqueue_many.sql", "o.options, o.extra", "o.options, o.extra, null::text"},
+		{"enqueue/enqueue_rows.sql", "k.options, k.extra", "k.options, k.extra, null::text"},
+		{"settle/settle.sql", "(null::ojs.job).*", columns},
+		{"jobs/job.sql", "", "comment on column ojs.job.note is 'Of a later release.';\n"},
 	} {
-		text := pgtest.CodeFile(t, name)
-		later := strings.Replace(text, change[0], change[1], 1)
-		if later == text {
-			t.Fatalf("%s does not say %q", name, change[0])
+		file := "code/" + change[0]
+		text := cmp.Or(files[file], pgtest.CodeFile(t, change[0]))
+		if files[file] = strings.Replace(text, change[1], change[2], 1); files[file] == text {
+			t.Fatalf("%s does not say %q", file, change[1])
 		}
-		files["code/"+name] = later
 	}
 	return pgtest.Later(t, files)
 }
