@@ -32,8 +32,7 @@ the median with at least 95 %. Nothing else should run on the machine. docs/benc
     ojs-pg bench dispatch --workers 16 --batch 10
     ojs-pg bench dispatch --json > dispatch.json`,
 		Commands: []*cli.Command{
-			b.dispatch(), b.enqueue(), b.scale(), b.pinned(), b.neighbour(), b.wakeup(), b.light(), b.promote(), b.reap(), b.mixed(),
-			b.child(),
+			b.dispatch(), b.enqueue(), b.scale(), b.pinned(), b.neighbour(), b.wakeup(), b.light(), b.mixed(), b.child(),
 		},
 		Action: func(_ context.Context, c *cli.Command) error {
 			if c.Args().Present() {
@@ -484,52 +483,6 @@ no baseline.
 	}
 }
 
-func (b benchmarks) promote() *cli.Command {
-	return &cli.Command{
-		Name:  "promote",
-		Usage: "whether promoting due jobs takes longer when more are not due, and how late they are",
-		Description: `Two databases of one server: in the large one WAITING jobs are scheduled for tomorrow, in the small one
-FEW-WAITING, each with a timer of its own. In turns, BATCH jobs more are enqueued in one of them whose time has come, and one
-ojs.tick makes them available, which is what is measured: by the server's own clock, with synchronous_commit off in that session,
-because the flush of the log takes as long in both and would hide a difference. With DATABASE_URL the second database is made beside
-the given one, and dropped at the end.
-
-  ratio                what a tick takes in the large one to what it takes in the small one: the median of neighbouring ticks
-  cpu_ratio            the same of the time for which a processor worked for it; on Linux and with a PostgreSQL of its own, else null
-  wal_ratio            the same of the log it writes; buffers_ratio: of the pages it touches
-  late_ms_max          then, with the clock of a server: LATE jobs are due within the same second in the large one; the longest time
-                       from when a job was due to when another session saw it available; instant_late_ms_max: all of them due at the
-                       same instant
-  disk_gib             size of the large one`,
-		Flags: b.flags(append(dueFlags("jobs that are not due"),
-			&cli.IntFlag{
-				Name: "late", Value: 10_000,
-				Usage: "`NUMBER` of jobs that are due within the same second", Validator: atLeast(1),
-			})...),
-		Action: b.run(func(ctx context.Context, env *bench.Env, c *cli.Command) (any, error) {
-			return bench.Promote(ctx, env, dueOptions(c))
-		}),
-	}
-}
-
-func (b benchmarks) reap() *cli.Command {
-	return &cli.Command{
-		Name:  "reap",
-		Usage: "whether taking back jobs takes longer when more are held by workers",
-		Description: `As 'bench promote', but what waits are jobs in the hands of workers, whose leases end tomorrow, and what is
-due are leases that have expired: one ojs.tick makes their jobs available again.
-
-  ratio                what a tick takes in the large database to what it takes in the small one: the median of neighbouring ticks
-  cpu_ratio            the same of the time for which a processor worked for it; on Linux and with a PostgreSQL of its own, else null
-  wal_ratio            the same of the log it writes; buffers_ratio: of the pages it touches
-  disk_gib             size of the large one`,
-		Flags: b.flags(dueFlags("jobs whose lease has not expired")...),
-		Action: b.run(func(ctx context.Context, env *bench.Env, c *cli.Command) (any, error) {
-			return bench.Reap(ctx, env, dueOptions(c))
-		}),
-	}
-}
-
 func (b benchmarks) mixed() *cli.Command {
 	return &cli.Command{
 		Name:  "mixed",
@@ -573,24 +526,6 @@ RETENTION seconds, and the journal for a minute; what a server's clock and upkee
 				Retention: c.Float("retention"),
 			})
 		}),
-	}
-}
-
-func dueFlags(what string) []cli.Flag {
-	return []cli.Flag{
-		&cli.IntFlag{Name: "waiting", Value: 10_000_000, Usage: "`NUMBER` of " + what + ", in the large database", Validator: atLeast(1)},
-		&cli.IntFlag{Name: "few-waiting", Value: 10_000, Usage: "`NUMBER` of them in the small one", Validator: atLeast(1)},
-		&cli.IntFlag{Name: "batch", Value: 1000, Usage: "`NUMBER` of jobs that one tick deals with", Validator: between(1, 100_000)},
-		&cli.IntFlag{Name: "samples", Value: 60, Usage: "`NUMBER` of ticks in each database", Validator: atLeast(1)},
-		&cli.IntFlag{Name: "tenants", Value: 10, Usage: "`NUMBER` of tenants", Validator: atLeast(1)},
-		argsFlag(),
-	}
-}
-
-func dueOptions(c *cli.Command) bench.DueOptions {
-	return bench.DueOptions{
-		Waiting: c.Int("waiting"), FewWaiting: c.Int("few-waiting"), Batch: c.Int("batch"), Samples: c.Int("samples"),
-		Tenants: c.Int("tenants"), ArgsBytes: c.Int("args-bytes"), Late: c.Int("late"),
 	}
 }
 

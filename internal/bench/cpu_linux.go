@@ -104,17 +104,3 @@ func (e *Env) postgresTime() (time.Duration, bool) {
 	}
 	return 0, false
 }
-
-// session is the time that one session has computed, by the nanosecond.
-func (e *Env) session(pid uint32) (time.Duration, bool) {
-	if e.own == nil {
-		return 0, false
-	}
-	raw, err := os.ReadFile("/proc/" + strconv.Itoa(int(pid)) + "/schedstat")
-	if err != nil {
-		return 0, false
-	}
-	first, _, _ := bytes.Cut(raw, []byte(" "))
-	ns, err := strconv.ParseInt(string(first), 10, 64)
-	return time.Duration(ns), err == nil
-}

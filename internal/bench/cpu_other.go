@@ -11,5 +11,3 @@ func ownTime() (time.Duration, bool) { return 0, false }
 func processTime(int) (time.Duration, bool) { return 0, false }
 
 func (e *Env) postgresTime() (time.Duration, bool) { return 0, false }
-
-func (e *Env) session(uint32) (time.Duration, bool) { return 0, false }

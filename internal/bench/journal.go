@@ -5,7 +5,6 @@ package bench
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -68,62 +67,4 @@ func (d *database) sequence(
 		return nil, fmt.Errorf("%d jobs of the responses were not handed out", len(in))
 	}
 	return inTurn(turns), nil
-}
-
-// noteLoaded is a part of a statement that tells the journal of the jobs of made (tenant_id) in the queue $3 and in a state, as their
-// triggers would.
-func noteLoaded(state string) string {
-	return `
-		insert into ojs.journal (tenant_id, queue, priority, to_state, jobs)
-		select m.tenant_id, $3, 0, '` + state + `', count(*) from made m group by m.tenant_id`
-}
-
-// becameAvailable counts the jobs that were in another state before.
-func (d *database) becameAvailable(ctx context.Context) (jobs int, err error) {
-	err = d.control.QueryRow(ctx, `
-		select coalesce(sum(w.jobs), 0) from ojs.journal w where w.from_state is not null and w.to_state = 'available'`).Scan(&jobs)
-	if err != nil {
-		err = fmt.Errorf("read how many jobs became available: %w", err)
-	}
-	return jobs, err
-}
-
-// promoted reads the rows of the journal about the scheduled jobs of a queue that became available from a transaction on, and when each
-// is seen.
-func (d *database) promoted(ctx context.Context, since, queue string, each func(row int64, jobs int, seen time.Time)) error {
-	// The clock is read after the snapshot.
-	rows, err := d.control.Query(ctx, `
-		select w.lo, w.jobs, clock_timestamp() from ojs.journal w
-		where w.xid >= $1::text::xid8 and w.queue = $2 and w.from_state = 'scheduled' and w.to_state = 'available'`, since, queue)
-	if err != nil {
-		return fmt.Errorf("look for promoted jobs: %w", err)
-	}
-	var (
-		row  int64
-		jobs int
-		seen time.Time
-	)
-	if _, err = pgx.ForEachRow(rows, []any{&row, &jobs, &seen}, func() error { each(row, jobs, seen); return nil }); err != nil {
-		return fmt.Errorf("look for promoted jobs: %w", err)
-	}
-	return nil
-}
-
-// promotedDue reads when each of these jobs was due, and in which row it is.
-func (d *database) promotedDue(ctx context.Context, since, queue string, each func(row int64, due time.Time)) error {
-	rows, err := d.control.Query(ctx, `
-		select w.lo, j.scheduled_at from ojs.journal w
-		join ojs.job j on j.queue = w.queue and j.priority = w.priority and j.tenant_id = w.tenant_id and j.seq between w.lo and w.hi
-		where w.xid >= $1::text::xid8 and w.queue = $2 and w.from_state = 'scheduled'`, since, queue)
-	if err != nil {
-		return fmt.Errorf("read when jobs were due: %w", err)
-	}
-	var (
-		row int64
-		due time.Time
-	)
-	if _, err = pgx.ForEachRow(rows, []any{&row, &due}, func() error { each(row, due); return nil }); err != nil {
-		return fmt.Errorf("read when jobs were due: %w", err)
-	}
-	return nil
 }
