@@ -14,6 +14,7 @@ import (
 	"github.com/urfave/cli/v3"
 
 	"github.com/ojs-pg/ojs-pg/internal/admin"
+	"github.com/ojs-pg/ojs-pg/internal/cmdline"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
@@ -56,7 +57,7 @@ Prints tables; --json prints the same rows for programs.
 			dispatchCommand(),
 		}, slices.Concat(sharingCommands(), limitCommands(), neighbourCommands(), tenantCommands())...),
 		Action: func(_ context.Context, c *cli.Command) error {
-			if err := noArguments(c); err != nil {
+			if err := cmdline.NoArguments(c); err != nil {
 				return err
 			}
 			return cli.ShowSubcommandHelp(c)
@@ -137,7 +138,7 @@ func deadLettersCommand() *cli.Command {
 	bulk := append(filterFlags(),
 		&cli.Int32Flag{
 			Name: "limit", Value: 1000, Sources: cli.EnvVars("OJS_ADMIN_LIMIT"),
-			Usage: "at most so many `JOBS`", Validator: between[int32](1, 10000),
+			Usage: "at most so many `JOBS`", Validator: cmdline.Between[int32](1, 10000),
 		},
 		&cli.BoolFlag{Name: "yes", Sources: cli.EnvVars("OJS_ADMIN_YES"), Usage: "do it; without it nothing is changed"})
 	return &cli.Command{
@@ -166,10 +167,11 @@ func pageFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.Int32Flag{
 			Name: "limit", Value: 50, Sources: cli.EnvVars("OJS_ADMIN_LIMIT"), Usage: "at most so many `ROWS`",
-			Validator: between[int32](1, 1000),
+			Validator: cmdline.Between[int32](1, 1000),
 		},
 		&cli.Int32Flag{
-			Name: "offset", Sources: cli.EnvVars("OJS_ADMIN_OFFSET"), Usage: "`ROWS` to leave out before", Validator: atLeast[int32](0),
+			Name: "offset", Sources: cli.EnvVars("OJS_ADMIN_OFFSET"), Usage: "`ROWS` to leave out before",
+			Validator: cmdline.AtLeast[int32](0),
 		},
 	}
 }
@@ -199,10 +201,10 @@ func withAdmin(argument string, do func(context.Context, *operator) error) cli.A
 	return func(ctx context.Context, c *cli.Command) error {
 		most := min(len(argument), 1)
 		if c.Args().Len() > most {
-			return usageError{fmt.Errorf("%s takes no argument %q", c.FullName(), c.Args().Get(most))}
+			return cmdline.Misuse(fmt.Errorf("%s takes no argument %q", c.FullName(), c.Args().Get(most)))
 		}
 		if c.Args().Len() < most && argument[0] != '[' {
-			return usageError{fmt.Errorf("%s needs %s", c.FullName(), argument)}
+			return cmdline.Misuse(fmt.Errorf("%s needs %s", c.FullName(), argument))
 		}
 		url, err := databaseURL(c)
 		if err != nil {
@@ -221,7 +223,7 @@ func withAdmin(argument string, do func(context.Context, *operator) error) cli.A
 			o.sql = sqlcgen.New(db.Within(time.Hour).As("", reason))
 		}
 		err = do(ctx, o)
-		if _, usage := errors.AsType[usageError](err); usage {
+		if cmdline.IsMisuse(err) {
 			return err
 		}
 		return db.Err(err)
@@ -259,7 +261,7 @@ func record[T any](o *operator, row T) error {
 // forAll refuses a tenant. A command that overlooked it would do for all what was meant for one.
 func (o *operator) forAll(what string) error {
 	if o.tenant != nil {
-		return usageError{errors.New(what + " for all tenants: leave out --tenant")}
+		return cmdline.Misuse(errors.New(what + " for all tenants: leave out --tenant"))
 	}
 	return nil
 }
@@ -283,7 +285,7 @@ func listTenants(ctx context.Context, o *operator) error {
 
 func showTenant(ctx context.Context, o *operator) error {
 	if o.tenant != nil {
-		return usageError{errors.New("the tenant is the argument: leave out --tenant")}
+		return cmdline.Misuse(errors.New("the tenant is the argument: leave out --tenant"))
 	}
 	rows, err := o.sql.Tenants(ctx, []string{o.argument()})
 	if err != nil {
@@ -336,7 +338,7 @@ func listRules(ctx context.Context, o *operator) error {
 func (o *operator) of(queue string) (admin.Of, error) {
 	of := admin.Of{Queue: given(queue), Tenant: o.tenant}
 	if of.Queue == nil && of.Tenant == nil {
-		return of, usageError{errors.New("say what it is about: a queue, --tenant or both")}
+		return of, cmdline.Misuse(errors.New("say what it is about: a queue, --tenant or both"))
 	}
 	return of, nil
 }
@@ -364,7 +366,7 @@ func limitConcurrency(ctx context.Context, o *operator) error {
 	if text := o.argument(); text != "none" {
 		n, err := strconv.ParseInt(text, 10, 32)
 		if err != nil {
-			return usageError{fmt.Errorf("%q is no number of jobs, and not none", text)}
+			return cmdline.Misuse(fmt.Errorf("%q is no number of jobs, and not none", text))
 		}
 		most := int32(n)
 		params.MaxConcurrency = &most
@@ -379,7 +381,7 @@ func limitConcurrency(ctx context.Context, o *operator) error {
 // forOne wants a tenant.
 func (o *operator) forOne() error {
 	if o.tenant == nil {
-		return usageError{errors.New("say whose it is: --tenant")}
+		return cmdline.Misuse(errors.New("say whose it is: --tenant"))
 	}
 	return nil
 }
@@ -391,11 +393,11 @@ func weigh(ctx context.Context, o *operator) error {
 	params := sqlcgen.WeighTenantParams{Tenant: *o.tenant, Queue: given(o.String("queue"))}
 	if text := o.argument(); text != "none" {
 		if _, err := strconv.ParseFloat(text, 64); err != nil {
-			return usageError{fmt.Errorf("%q is no weight, and not none", text)}
+			return cmdline.Misuse(fmt.Errorf("%q is no weight, and not none", text))
 		}
 		params.Weight = &text
 	} else if params.Queue == nil {
-		return usageError{errors.New("none takes away the weight in a queue: add --queue")}
+		return cmdline.Misuse(errors.New("none takes away the weight in a queue: add --queue"))
 	}
 	if err := o.sql.WeighTenant(ctx, params); err != nil {
 		return err
@@ -421,7 +423,7 @@ func fairness(ctx context.Context, o *operator) error {
 	document, queue := shared{json.RawMessage(o.argument())}, o.String("queue")
 	config, err := json.Marshal(document)
 	if err != nil {
-		return usageError{fmt.Errorf("%q is not JSON", o.argument())}
+		return cmdline.Misuse(fmt.Errorf("%q is not JSON", o.argument()))
 	}
 	if queue == "" {
 		now, err := o.sql.ConfigureFairness(ctx, document.Fairness)
@@ -450,7 +452,7 @@ func limitPriority(ctx context.Context, o *operator) error {
 	}
 	n, err := strconv.ParseInt(o.argument(), 10, 32)
 	if err != nil {
-		return usageError{fmt.Errorf("%q is no priority", o.argument())}
+		return cmdline.Misuse(fmt.Errorf("%q is no priority", o.argument()))
 	}
 	most, over := int32(n), "refuse"
 	if o.Bool("clamp") {
@@ -510,7 +512,7 @@ func (o *operator) filter(ctx context.Context) (f admin.Filter, err error) {
 		Older: given(o.String("older-than")),
 	}
 	if err := f.ReadAge("older-than", "until"); err != nil {
-		return f, usageError{err}
+		return f, cmdline.Misuse(err)
 	}
 	err = f.Bound(ctx, o.sql, true)
 	return f, err
@@ -544,7 +546,8 @@ func bulkDeadLetters(
 			if err != nil {
 				return err
 			}
-			return usageError{fmt.Errorf("%d jobs pass the filter, and at most %d would be %s: add --yes", jobs, o.Int32("limit"), done)}
+			return cmdline.Misuse(fmt.Errorf("%d jobs pass the filter, and at most %d would be %s: add --yes",
+				jobs, o.Int32("limit"), done))
 		}
 		n, err := do(&filter, ctx, o.sql, o.Int32("limit"), o.tenant)
 		if err != nil {

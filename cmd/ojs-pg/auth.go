@@ -10,6 +10,7 @@ import (
 
 	"github.com/urfave/cli/v3"
 
+	"github.com/ojs-pg/ojs-pg/internal/cmdline"
 	httpapi "github.com/ojs-pg/ojs-pg/internal/http"
 	"github.com/ojs-pg/ojs-pg/internal/jwt"
 )
@@ -29,7 +30,7 @@ func authFlags() []cli.Flag {
 			Validator: func(ways string) error {
 				list := strings.Split(ways, ",")
 				for _, way := range list {
-					if err := oneOf(httpapi.AuthAPIKey, httpapi.AuthJWT, httpapi.AuthNone)(way); err != nil {
+					if err := cmdline.OneOf(httpapi.AuthAPIKey, httpapi.AuthJWT, httpapi.AuthNone)(way); err != nil {
 						return err
 					}
 				}
@@ -70,7 +71,7 @@ func newAuth(c *cli.Command) (a auth, err error) {
 	a.keys = slices.Contains(ways, httpapi.AuthAPIKey)
 	if !slices.Contains(ways, httpapi.AuthJWT) {
 		if c.String("jwt-keys") != "" || c.String("jwt-keys-url") != "" {
-			return a, usageError{fmt.Errorf("there are keys for tokens, and no jwt in --auth %q: add it", c.String("auth"))}
+			return a, cmdline.Misuse(fmt.Errorf("there are keys for tokens, and no jwt in --auth %q: add it", c.String("auth")))
 		}
 		return a, nil
 	}
@@ -80,7 +81,7 @@ func newAuth(c *cli.Command) (a auth, err error) {
 		TenantClaim: c.String("jwt-tenant-claim"), ScopeClaim: c.String("jwt-scope-claim"),
 	})
 	if err != nil {
-		return a, usageError{fmt.Errorf("--auth jwt: %w (--jwt-keys or --jwt-keys-url, --jwt-issuer, --jwt-audience)", err)}
+		return a, cmdline.Misuse(fmt.Errorf("--auth jwt: %w (--jwt-keys or --jwt-keys-url, --jwt-issuer, --jwt-audience)", err))
 	}
 	return a, nil
 }

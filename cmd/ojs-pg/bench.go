@@ -13,6 +13,7 @@ import (
 	"github.com/urfave/cli/v3"
 
 	"github.com/ojs-pg/ojs-pg/internal/bench"
+	"github.com/ojs-pg/ojs-pg/internal/cmdline"
 	"github.com/ojs-pg/ojs-pg/internal/embedpg"
 )
 
@@ -36,7 +37,7 @@ the median with at least 95 %. Nothing else should run on the machine. docs/benc
 		},
 		Action: func(_ context.Context, c *cli.Command) error {
 			if c.Args().Present() {
-				return usageError{fmt.Errorf("there is no benchmark %q", c.Args().First())}
+				return cmdline.Misuse(fmt.Errorf("there is no benchmark %q", c.Args().First()))
 			}
 			return cli.ShowSubcommandHelp(c)
 		},
@@ -50,7 +51,7 @@ func (benchmarks) child() *cli.Command {
 	return &cli.Command{
 		Name: "child", Hidden: true, Usage: "what other benchmarks start",
 		Action: func(ctx context.Context, c *cli.Command) error {
-			return bench.RunChild(ctx, c.Args().First(), os.Stdin, c.Root().Writer, newLogger(c))
+			return bench.RunChild(ctx, c.Args().First(), os.Stdin, c.Root().Writer, cmdline.Logger(c))
 		},
 	}
 }
@@ -68,7 +69,10 @@ func self(c *cli.Command) ([]string, error) {
 func stressFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.BoolFlag{Name: "stock", Usage: "leave all settings of the own PostgreSQL at their defaults"},
-		&cli.IntFlag{Name: "hogs", Usage: "`NUMBER` of busy processes beside, which compete for the processors", Validator: atLeast(0)},
+		&cli.IntFlag{
+			Name: "hogs", Usage: "`NUMBER` of busy processes beside, which compete for the processors",
+			Validator: cmdline.AtLeast(0),
+		},
 	}
 }
 
@@ -93,21 +97,21 @@ func (benchmarks) flags(own ...cli.Flag) []cli.Flag {
 
 func sliceFlags(slices int, seconds float64) []cli.Flag {
 	return []cli.Flag{
-		&cli.IntFlag{Name: "slices", Value: slices, Usage: "`NUMBER` of slices of each side", Validator: atLeast(1)},
-		&cli.FloatFlag{Name: "seconds", Value: seconds, Usage: "`SECONDS` of a slice", Validator: atLeast(0.001)},
+		&cli.IntFlag{Name: "slices", Value: slices, Usage: "`NUMBER` of slices of each side", Validator: cmdline.AtLeast(1)},
+		&cli.FloatFlag{Name: "seconds", Value: seconds, Usage: "`SECONDS` of a slice", Validator: cmdline.AtLeast(0.001)},
 		argsFlag(),
 	}
 }
 
 func baselineFlag() cli.Flag {
 	return &cli.StringFlag{
-		Name: "baseline", Value: bench.Unfair, Validator: oneOf(bench.Unfair, bench.Fair),
+		Name: "baseline", Value: bench.Unfair, Validator: cmdline.OneOf(bench.Unfair, bench.Fair),
 		Usage: "`QUEUE` that ours is compared with: unfair, or fair by one statement",
 	}
 }
 
 func argsFlag() cli.Flag {
-	return &cli.IntFlag{Name: "args-bytes", Value: 100, Usage: "`BYTES` of args of each job", Validator: atLeast(5)}
+	return &cli.IntFlag{Name: "args-bytes", Value: 100, Usage: "`BYTES` of args of each job", Validator: cmdline.AtLeast(5)}
 }
 
 // run opens the server, measures, prints, and takes everything back.
@@ -115,35 +119,35 @@ func (b benchmarks) run(
 	measure func(context.Context, *bench.Env, *cli.Command) (any, error), checks ...func(*cli.Command) error,
 ) cli.ActionFunc {
 	return func(ctx context.Context, c *cli.Command) (err error) {
-		if err := noArguments(c); err != nil {
+		if err := cmdline.NoArguments(c); err != nil {
 			return err
 		}
 		if c.String("database-url") != "" && (c.Bool("stock") || c.Int("partitions") > 1) {
-			return usageError{errors.New("--stock and --partitions are for the PostgreSQL that is started here, " +
-				"and DATABASE_URL names another one")}
+			return cmdline.Misuse(errors.New("--stock and --partitions are for the PostgreSQL that is started here, " +
+				"and DATABASE_URL names another one"))
 		}
 		for _, check := range checks {
 			if err := check(c); err != nil {
-				return usageError{err}
+				return cmdline.Misuse(err)
 			}
 		}
-		log := newLogger(c)
-		bar := newProgress(c.Root().ErrWriter, log)
-		defer bar.finish()
+		log := cmdline.Logger(c)
+		bar := cmdline.NewProgress(c.Root().ErrWriter, log)
+		defer bar.Finish()
 		again, err := self(c)
 		if err != nil {
 			return err
 		}
 		env, err := bench.Open(ctx, bench.Options{
 			DatabaseURL: c.String("database-url"), Dir: c.String("dir"), BinDir: c.String("postgres-bin"), Stock: c.Bool("stock"),
-			Self: again, Log: log, Progress: bar.report,
+			Self: again, Log: log, Progress: bar.Report,
 		})
 		if err != nil {
 			return err
 		}
 		result, err := measure(ctx, env, c)
 		closed := env.Close()
-		bar.finish()
+		bar.Finish()
 		if err != nil {
 			return err
 		}
@@ -207,12 +211,13 @@ of the others, and within_bounds says whether they keep to the bounds of the des
 func dispatchFlags() []cli.Flag {
 	own := []cli.Flag{
 		&cli.StringFlag{
-			Name: "path", Value: "combined", Usage: "`WAY` to the jobs: combined, sql or http", Validator: oneOf("combined", "sql", "http"),
+			Name: "path", Value: "combined", Usage: "`WAY` to the jobs: combined, sql or http",
+			Validator: cmdline.OneOf("combined", "sql", "http"),
 		},
-		&cli.IntFlag{Name: "workers", Value: 16, Usage: "`NUMBER` of workers at once", Validator: atLeast(1)},
-		&cli.IntFlag{Name: "batch", Value: 1, Usage: "`NUMBER` of jobs asked for at once", Validator: atLeast(1)},
+		&cli.IntFlag{Name: "workers", Value: 16, Usage: "`NUMBER` of workers at once", Validator: cmdline.AtLeast(1)},
+		&cli.IntFlag{Name: "batch", Value: 1, Usage: "`NUMBER` of jobs asked for at once", Validator: cmdline.AtLeast(1)},
 		&cli.IntFlag{
-			Name: "tenants", Value: 3, Validator: atLeast(1),
+			Name: "tenants", Value: 3, Validator: cmdline.AtLeast(1),
 			Usage: "`NUMBER` of tenants; 3 have weights 10:5:1, others equal ones",
 		},
 		&cli.BoolFlag{
@@ -220,15 +225,21 @@ func dispatchFlags() []cli.Flag {
 		},
 		baselineFlag(),
 		&cli.BoolFlag{Name: "zipf", Usage: "backlogs by Zipf's law and equal weights, so that small tenants come and go"},
-		&cli.IntFlag{Name: "producers", Usage: "`NUMBER` of connections of each side that enqueue meanwhile", Validator: atLeast(0)},
 		&cli.IntFlag{
-			Name: "partitions", Value: 1, Validator: between(1, 200),
+			Name: "producers", Usage: "`NUMBER` of connections of each side that enqueue meanwhile",
+			Validator: cmdline.AtLeast(0),
+		},
+		&cli.IntFlag{
+			Name: "partitions", Value: 1, Validator: cmdline.Between(1, 200),
 			Usage: "`NUMBER` of partitions that our table of jobs is cut into before, all with jobs in them; a second is needed for each",
 		},
 	}
 	churn := []cli.Flag{
 		&cli.BoolFlag{Name: "churn", Usage: "judge the order where tenants come and go"},
-		&cli.IntFlag{Name: "dispatches", Value: 3000, Usage: "`NUMBER` of dispatches in each scenario of --churn", Validator: atLeast(1)},
+		&cli.IntFlag{
+			Name: "dispatches", Value: 3000, Usage: "`NUMBER` of dispatches in each scenario of --churn",
+			Validator: cmdline.AtLeast(1),
+		},
 		&cli.Uint64Flag{Name: "seed", DefaultText: "a random one", Usage: "`NUMBER` that decides who arrives in --churn"},
 	}
 	return append(append(append(own, stressFlags()...), churn...), sliceFlags(10, 3)...)
@@ -289,14 +300,17 @@ in a deployment without limits: ratio says what limits cost, cpu_us_per_job and 
 
 func (b benchmarks) enqueue() *cli.Command {
 	own := []cli.Flag{
-		&cli.StringFlag{Name: "path", Value: "sql", Usage: "`WAY` in: sql or http", Validator: oneOf("sql", "http")},
+		&cli.StringFlag{Name: "path", Value: "sql", Usage: "`WAY` in: sql or http", Validator: cmdline.OneOf("sql", "http")},
 		&cli.StringFlag{
 			Name: "auth", Value: "none", Usage: "`HOW` callers of HTTP are known: none, or api-key as well",
-			Validator: oneOf("none", "api-key"),
+			Validator: cmdline.OneOf("none", "api-key"),
 		},
-		&cli.IntFlag{Name: "producers", Value: 16, Usage: "`NUMBER` of producers at once", Validator: atLeast(1)},
-		&cli.IntFlag{Name: "batch", Value: 1, Usage: "`NUMBER` of jobs per transaction, at most 1000", Validator: between(1, 1000)},
-		&cli.IntFlag{Name: "tenants", Value: 3, Usage: "`NUMBER` of tenants, one per transaction; 1 with --limits", Validator: atLeast(1)},
+		&cli.IntFlag{Name: "producers", Value: 16, Usage: "`NUMBER` of producers at once", Validator: cmdline.AtLeast(1)},
+		&cli.IntFlag{Name: "batch", Value: 1, Usage: "`NUMBER` of jobs per transaction, at most 1000", Validator: cmdline.Between(1, 1000)},
+		&cli.IntFlag{
+			Name: "tenants", Value: 3, Usage: "`NUMBER` of tenants, one per transaction; 1 with --limits",
+			Validator: cmdline.AtLeast(1),
+		},
 		&cli.BoolFlag{Name: "limits", Usage: "tenants with limits to the same without"},
 	}
 	return &cli.Command{
@@ -336,11 +350,14 @@ one, the worst of the calls and counts. With DATABASE_URL the second database is
   idle_tenants_ratio  TENANTS tenants that have had work, FEW-TENANTS of which have some now, to those alone
   disk_gib            size of the largest of the databases; by default about 6 GiB, and as much again for the log while it is loaded`,
 		Flags: b.flags(
-			&cli.IntFlag{Name: "jobs", Value: 10_000_000, Usage: "`NUMBER` of jobs in the large database", Validator: atLeast(100)},
-			&cli.IntFlag{Name: "few-jobs", Value: 10_000, Usage: "`NUMBER` of jobs in the small database", Validator: atLeast(100)},
-			&cli.IntFlag{Name: "tenants", Value: 100_000, Usage: "`NUMBER` of tenants in the large database", Validator: atLeast(1)},
-			&cli.IntFlag{Name: "few-tenants", Value: 10, Usage: "`NUMBER` of tenants in the small database", Validator: atLeast(1)},
-			&cli.IntFlag{Name: "samples", Value: 200, Usage: "`NUMBER` of fetches of each kind", Validator: atLeast(1)},
+			&cli.IntFlag{Name: "jobs", Value: 10_000_000, Usage: "`NUMBER` of jobs in the large database", Validator: cmdline.AtLeast(100)},
+			&cli.IntFlag{Name: "few-jobs", Value: 10_000, Usage: "`NUMBER` of jobs in the small database", Validator: cmdline.AtLeast(100)},
+			&cli.IntFlag{
+				Name: "tenants", Value: 100_000, Usage: "`NUMBER` of tenants in the large database",
+				Validator: cmdline.AtLeast(1),
+			},
+			&cli.IntFlag{Name: "few-tenants", Value: 10, Usage: "`NUMBER` of tenants in the small database", Validator: cmdline.AtLeast(1)},
+			&cli.IntFlag{Name: "samples", Value: 200, Usage: "`NUMBER` of fetches of each kind", Validator: cmdline.AtLeast(1)},
 			argsFlag(),
 		),
 		Action: b.run(func(ctx context.Context, env *bench.Env, c *cli.Command) (any, error) {
@@ -370,15 +387,15 @@ ours without that transaction, and a baseline that 'bench dispatch --help' descr
   control                   the same without the transaction
   baseline_last_over_first  the same of the baseline`,
 		Flags: b.flags(
-			&cli.FloatFlag{Name: "seconds", Value: 300, Usage: "`SECONDS` of each of the three runs", Validator: atLeast(0.001)},
-			&cli.IntFlag{Name: "workers", Value: 16, Usage: "`NUMBER` of workers at once", Validator: atLeast(1)},
-			&cli.IntFlag{Name: "batch", Value: 10, Usage: "`NUMBER` of jobs asked for at once", Validator: between(1, 1000)},
-			&cli.IntFlag{Name: "producers", Value: 4, Usage: "`NUMBER` of producers at once", Validator: atLeast(1)},
+			&cli.FloatFlag{Name: "seconds", Value: 300, Usage: "`SECONDS` of each of the three runs", Validator: cmdline.AtLeast(0.001)},
+			&cli.IntFlag{Name: "workers", Value: 16, Usage: "`NUMBER` of workers at once", Validator: cmdline.AtLeast(1)},
+			&cli.IntFlag{Name: "batch", Value: 10, Usage: "`NUMBER` of jobs asked for at once", Validator: cmdline.Between(1, 1000)},
+			&cli.IntFlag{Name: "producers", Value: 4, Usage: "`NUMBER` of producers at once", Validator: cmdline.AtLeast(1)},
 			&cli.IntFlag{
 				Name: "tenants", Value: 3,
-				Usage: "`NUMBER` of tenants; 3 have weights 10:5:1, others equal ones", Validator: atLeast(1),
+				Usage: "`NUMBER` of tenants; 3 have weights 10:5:1, others equal ones", Validator: cmdline.AtLeast(1),
 			},
-			&cli.IntFlag{Name: "backlog", Value: 20_000, Usage: "`NUMBER` of jobs that wait at any time", Validator: atLeast(100)},
+			&cli.IntFlag{Name: "backlog", Value: 20_000, Usage: "`NUMBER` of jobs that wait at any time", Validator: cmdline.AtLeast(100)},
 			baselineFlag(),
 			argsFlag(),
 		),
@@ -404,16 +421,19 @@ taken from before its COMMIT is sent to when a worker has it.
   p99_ratio          the p99 of these times beside the flood to that in the other queue
   p99_difference_ms  their difference`,
 		Flags: b.flags(
-			&cli.IntFlag{Name: "samples", Value: 520, Usage: "`NUMBER` of jobs of the small tenant, in each queue", Validator: atLeast(1)},
-			&cli.FloatFlag{Name: "rate", Value: 2, Usage: "`JOBS` per second of the small tenant", Validator: atLeast(0.001)},
+			&cli.IntFlag{
+				Name: "samples", Value: 520, Usage: "`NUMBER` of jobs of the small tenant, in each queue",
+				Validator: cmdline.AtLeast(1),
+			},
+			&cli.FloatFlag{Name: "rate", Value: 2, Usage: "`JOBS` per second of the small tenant", Validator: cmdline.AtLeast(0.001)},
 			&cli.IntFlag{
 				Name: "backlog", Value: 1_000_000,
-				Usage: "`NUMBER` of jobs that the large tenant holds at first", Validator: atLeast(0),
+				Usage: "`NUMBER` of jobs that the large tenant holds at first", Validator: cmdline.AtLeast(0),
 			},
 			&cli.FloatFlag{Name: "flood", Value: 5000, Usage: "`JOBS` per second that it adds"},
 			&cli.FloatFlag{Name: "consume", Value: 5000, Usage: "`JOBS` per second that the workers take; 0: as many as they can"},
-			&cli.IntFlag{Name: "workers", Value: 16, Usage: "`NUMBER` of workers at once", Validator: atLeast(1)},
-			&cli.IntFlag{Name: "batch", Value: 10, Usage: "`NUMBER` of jobs asked for at once", Validator: between(1, 1000)},
+			&cli.IntFlag{Name: "workers", Value: 16, Usage: "`NUMBER` of workers at once", Validator: cmdline.AtLeast(1)},
+			&cli.IntFlag{Name: "batch", Value: 10, Usage: "`NUMBER` of jobs asked for at once", Validator: cmdline.Between(1, 1000)},
 			argsFlag(),
 		),
 		Action: b.run(func(ctx context.Context, env *bench.Env, c *cli.Command) (any, error) {
@@ -440,11 +460,11 @@ one follows. There is no baseline.
   idle_cpu_percent         of one processor meanwhile, this process and PostgreSQL together; on Linux and with a PostgreSQL of its
                            own, else null`,
 		Flags: b.flags(
-			&cli.IntFlag{Name: "samples", Value: 1000, Usage: "`NUMBER` of jobs", Validator: atLeast(1)},
-			&cli.IntFlag{Name: "workers", Value: 100, Usage: "`NUMBER` of workers who wait for nothing", Validator: atLeast(1)},
+			&cli.IntFlag{Name: "samples", Value: 1000, Usage: "`NUMBER` of jobs", Validator: cmdline.AtLeast(1)},
+			&cli.IntFlag{Name: "workers", Value: 100, Usage: "`NUMBER` of workers who wait for nothing", Validator: cmdline.AtLeast(1)},
 			&cli.FloatFlag{
 				Name: "idle-seconds", Value: 30,
-				Usage: "`SECONDS` for which they are watched, at most 40", Validator: atLeast(0.001),
+				Usage: "`SECONDS` for which they are watched, at most 40", Validator: cmdline.AtLeast(0.001),
 			},
 			argsFlag(),
 		),
@@ -470,9 +490,9 @@ no baseline.
                   PostgreSQL of its own
   p50_ms, p99_ms  from before the request that enqueues is sent to when a worker has read the answer that holds the job`,
 		Flags: b.flags(
-			&cli.FloatFlag{Name: "rate", Value: 50, Usage: "`JOBS` per second", Validator: atLeast(0.001)},
-			&cli.IntFlag{Name: "workers", Value: 16, Usage: "`NUMBER` of workers that wait", Validator: atLeast(1)},
-			&cli.FloatFlag{Name: "seconds", Value: 60, Usage: "`SECONDS` of the whole", Validator: atLeast(0.001)},
+			&cli.FloatFlag{Name: "rate", Value: 50, Usage: "`JOBS` per second", Validator: cmdline.AtLeast(0.001)},
+			&cli.IntFlag{Name: "workers", Value: 16, Usage: "`NUMBER` of workers that wait", Validator: cmdline.AtLeast(1)},
+			&cli.FloatFlag{Name: "seconds", Value: 60, Usage: "`SECONDS` of the whole", Validator: cmdline.AtLeast(0.001)},
 			argsFlag(),
 		),
 		Action: b.run(func(ctx context.Context, env *bench.Env, c *cli.Command) (any, error) {
@@ -500,22 +520,28 @@ RETENTION seconds, and the journal for a minute; what a server's clock and upkee
                           looks a minute
   bytes_per_retained_job  in the last minute; minutes holds all figures of each minute, and in which tables the bytes are`,
 		Flags: b.flags(
-			&cli.FloatFlag{Name: "seconds", Value: 600, Usage: "`SECONDS` of the whole", Validator: atLeast(0.001)},
-			&cli.IntFlag{Name: "workers", Value: 16, Usage: "`NUMBER` of workers at once", Validator: atLeast(1)},
-			&cli.IntFlag{Name: "batch", Value: 10, Usage: "`NUMBER` of jobs asked for at once", Validator: between(1, 1000)},
-			&cli.IntFlag{Name: "producers", Value: 4, Usage: "`NUMBER` of producers at once", Validator: atLeast(1)},
+			&cli.FloatFlag{Name: "seconds", Value: 600, Usage: "`SECONDS` of the whole", Validator: cmdline.AtLeast(0.001)},
+			&cli.IntFlag{Name: "workers", Value: 16, Usage: "`NUMBER` of workers at once", Validator: cmdline.AtLeast(1)},
+			&cli.IntFlag{Name: "batch", Value: 10, Usage: "`NUMBER` of jobs asked for at once", Validator: cmdline.Between(1, 1000)},
+			&cli.IntFlag{Name: "producers", Value: 4, Usage: "`NUMBER` of producers at once", Validator: cmdline.AtLeast(1)},
 			&cli.IntFlag{
 				Name: "tenants", Value: 3,
-				Usage: "`NUMBER` of tenants; 3 have weights 10:5:1, others equal ones", Validator: atLeast(1),
+				Usage: "`NUMBER` of tenants; 3 have weights 10:5:1, others equal ones", Validator: cmdline.AtLeast(1),
 			},
-			&cli.IntFlag{Name: "open", Value: 20_000, Usage: "`NUMBER` of jobs that have not ended at any time", Validator: atLeast(100)},
-			&cli.FloatFlag{Name: "fail", Value: 20, Usage: "`PERCENT` of attempts that fail", Validator: between(0.0, 100)},
-			&cli.FloatFlag{Name: "ahead", Value: 10, Usage: "`PERCENT` of jobs scheduled ahead", Validator: between(0.0, 100)},
-			&cli.FloatFlag{Name: "cancel", Value: 5, Usage: "`PERCENT` of jobs cancelled", Validator: between(0.0, 100)},
-			&cli.FloatFlag{Name: "lost", Value: 2, Usage: "`PERCENT` of attempts whose worker is lost", Validator: between(0.0, 100)},
+			&cli.IntFlag{
+				Name: "open", Value: 20_000, Usage: "`NUMBER` of jobs that have not ended at any time",
+				Validator: cmdline.AtLeast(100),
+			},
+			&cli.FloatFlag{Name: "fail", Value: 20, Usage: "`PERCENT` of attempts that fail", Validator: cmdline.Between(0.0, 100)},
+			&cli.FloatFlag{Name: "ahead", Value: 10, Usage: "`PERCENT` of jobs scheduled ahead", Validator: cmdline.Between(0.0, 100)},
+			&cli.FloatFlag{Name: "cancel", Value: 5, Usage: "`PERCENT` of jobs cancelled", Validator: cmdline.Between(0.0, 100)},
+			&cli.FloatFlag{
+				Name: "lost", Value: 2, Usage: "`PERCENT` of attempts whose worker is lost",
+				Validator: cmdline.Between(0.0, 100),
+			},
 			&cli.FloatFlag{
 				Name: "retention", Value: 60, Usage: "`SECONDS` that finished jobs stay, at least 10",
-				Validator: atLeast(10.0),
+				Validator: cmdline.AtLeast(10.0),
 			},
 			argsFlag(),
 		),

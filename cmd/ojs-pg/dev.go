@@ -15,6 +15,7 @@ import (
 
 	"github.com/urfave/cli/v3"
 
+	"github.com/ojs-pg/ojs-pg/internal/cmdline"
 	"github.com/ojs-pg/ojs-pg/internal/embedpg"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 )
@@ -71,7 +72,7 @@ For production: ojs-pg migrate, ojs-pg serve.`,
 			},
 		}, serverFlags()...),
 		Action: func(ctx context.Context, c *cli.Command) error {
-			if err := noArguments(c); err != nil {
+			if err := cmdline.NoArguments(c); err != nil {
 				return err
 			}
 			return dev(ctx, c)
@@ -80,9 +81,9 @@ For production: ojs-pg migrate, ojs-pg serve.`,
 }
 
 func dev(ctx context.Context, c *cli.Command) (err error) {
-	log := newLogger(c)
-	bar := newProgress(c.Root().ErrWriter, log)
-	defer bar.finish()
+	log := cmdline.Logger(c)
+	bar := cmdline.NewProgress(c.Root().ErrWriter, log)
+	defer bar.Finish()
 
 	// An address that is taken fails at once, and so before PostgreSQL starts.
 	socket, err := listen(ctx, c)
@@ -122,7 +123,7 @@ func dev(ctx context.Context, c *cli.Command) (err error) {
 }
 
 // serveDev migrates the database and serves until ctx ends. own is nil if the database is the one of DATABASE_URL.
-func serveDev(ctx context.Context, c *cli.Command, own *embedpg.Server, socket net.Listener, bar *progress) error {
+func serveDev(ctx context.Context, c *cli.Command, own *embedpg.Server, socket net.Listener, bar *cmdline.Progress) error {
 	adminURL, config, err := prepareDev(ctx, c, own, bar)
 	if err != nil {
 		return err
@@ -133,7 +134,7 @@ func serveDev(ctx context.Context, c *cli.Command, own *embedpg.Server, socket n
 			return err
 		}
 	}
-	db, err := openDatabase(ctx, config, newLogger(c))
+	db, err := openDatabase(ctx, config, cmdline.Logger(c))
 	if err != nil {
 		return err
 	}
@@ -146,7 +147,7 @@ func serveDev(ctx context.Context, c *cli.Command, own *embedpg.Server, socket n
 		s.log.Warn("anybody who reaches the HTTP port can delete all jobs (--allow-reset)")
 		s.reset = func(ctx context.Context) error { return pg.Reset(ctx, adminURL) }
 	}
-	bar.finish()
+	bar.Finish()
 	if err := printWelcome(c.Root().Writer, s.scheme+"://"+socket.Addr().String(), appURL, adminURL); err != nil {
 		return err
 	}
@@ -154,7 +155,9 @@ func serveDev(ctx context.Context, c *cli.Command, own *embedpg.Server, socket n
 }
 
 // prepareDev migrates the database. It returns its address for the role that owns it, and how the server connects to it.
-func prepareDev(ctx context.Context, c *cli.Command, own *embedpg.Server, bar *progress) (adminURL string, config pg.Config, err error) {
+func prepareDev(
+	ctx context.Context, c *cli.Command, own *embedpg.Server, bar *cmdline.Progress,
+) (adminURL string, config pg.Config, err error) {
 	config = pg.Config{MaxConns: c.Int32("max-conns"), AppName: "ojs-pg dev"}
 	adminURL = c.String("database-url")
 	if own != nil {
@@ -163,7 +166,7 @@ func prepareDev(ctx context.Context, c *cli.Command, own *embedpg.Server, bar *p
 			return "", config, err
 		}
 	}
-	err = pg.Migrate(ctx, adminURL, pg.Up, func(_ string, done, total int64) { bar.report("migrating", done, total) })
+	err = pg.Migrate(ctx, adminURL, pg.Up, func(_ string, done, total int64) { bar.Report("migrating", done, total) })
 	if errors.Is(err, pg.ErrSchema) && own != nil {
 		return "", config, fmt.Errorf("%w\nFor `ojs-pg dev` it is enough to delete the data directory, %s", err, own.DataDir)
 	}
@@ -181,7 +184,7 @@ func prepareDev(ctx context.Context, c *cli.Command, own *embedpg.Server, bar *p
 	return adminURL, config, pg.CreateServerRole(ctx, adminURL, devServerRole, password)
 }
 
-func startOwn(ctx context.Context, c *cli.Command, log *slog.Logger, bar *progress) (*embedpg.Server, error) {
+func startOwn(ctx context.Context, c *cli.Command, log *slog.Logger, bar *cmdline.Progress) (*embedpg.Server, error) {
 	dir, err := dataDir(c)
 	if err != nil {
 		return nil, err
@@ -193,7 +196,7 @@ func startOwn(ctx context.Context, c *cli.Command, log *slog.Logger, bar *progre
 		Repository: c.String("postgres-repository"),
 		CacheDir:   c.String("cache-dir"),
 		Logger:     log,
-		Progress:   bar.report,
+		Progress:   bar.Report,
 	})
 	if err != nil {
 		return nil, err
@@ -232,7 +235,7 @@ func dataDir(c *cli.Command) (string, error) {
 	}
 	home, err := os.UserHomeDir()
 	if err != nil {
-		return "", usageError{fmt.Errorf("there is no place for the data: %w; name one with --data-dir", err)}
+		return "", cmdline.Misuse(fmt.Errorf("there is no place for the data: %w; name one with --data-dir", err))
 	}
 	return filepath.Join(home, ".local", "share", "ojs-pg"), nil
 }

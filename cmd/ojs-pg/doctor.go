@@ -9,6 +9,7 @@ import (
 	"github.com/urfave/cli/v3"
 
 	"github.com/ojs-pg/ojs-pg/internal/admin"
+	"github.com/ojs-pg/ojs-pg/internal/cmdline"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
@@ -18,11 +19,6 @@ const (
 	foundWarnings = 3
 	foundErrors   = 4
 )
-
-// status ends the program with a status and without a word, because all has been said.
-type status int
-
-func (s status) Error() string { return fmt.Sprintf("status %d", int(s)) }
 
 func doctorCommand() *cli.Command {
 	return &cli.Command{
@@ -41,15 +37,15 @@ the database cannot be asked; 2 for a mistake on the command line.
 			&cli.BoolFlag{Name: "json", Sources: cli.EnvVars("OJS_DOCTOR_JSON"), Usage: "print JSON instead of sentences"},
 			&cli.Int32Flag{
 				Name: "max-conns", Value: 16, Sources: cli.EnvVars("OJS_MAX_CONNS"),
-				Usage: "`NUMBER` of connections that each server may open", Validator: atLeast[int32](minConns),
+				Usage: "`NUMBER` of connections that each server may open", Validator: cmdline.AtLeast[int32](minConns),
 			},
 			&cli.Int32Flag{
 				Name: "servers", Value: 1, Sources: cli.EnvVars("OJS_DOCTOR_SERVERS"), Usage: "`NUMBER` of servers that run",
-				Validator: atLeast[int32](1),
+				Validator: cmdline.AtLeast[int32](1),
 			},
 		},
 		Action: func(ctx context.Context, c *cli.Command) error {
-			if err := noArguments(c); err != nil {
+			if err := cmdline.NoArguments(c); err != nil {
 				return err
 			}
 			url, err := databaseURL(c)
@@ -100,7 +96,7 @@ func tell(c *cli.Command, found []sqlcgen.DoctorRow) error {
 		return admin.JSON(out, found)
 	}
 	if len(found) == 0 {
-		_, err := fmt.Fprintln(out, paints(out).green("nothing is wrong"))
+		_, err := fmt.Fprintln(out, cmdline.Paints(out).Green("nothing is wrong"))
 		return err
 	}
 	for i := range found {
@@ -112,14 +108,25 @@ func tell(c *cli.Command, found []sqlcgen.DoctorRow) error {
 }
 
 func tellOne(out io.Writer, f *sqlcgen.DoctorRow) error {
-	severity := paints(out).severity(f.Severity)
-	_, err := fmt.Fprintf(out, "%s: %s: %s\n    %s\n    docs/runbooks/%s\n", severity, f.Topic, f.Finding, f.Advice, f.Runbook)
+	_, err := fmt.Fprintf(out, "%s: %s: %s\n    %s\n    docs/runbooks/%s\n",
+		severity(out, f.Severity), f.Topic, f.Finding, f.Advice, f.Runbook)
 	return err
+}
+
+// severity is written in the colour that it has on a terminal.
+func severity(out io.Writer, of string) string {
+	switch of {
+	case "error":
+		return cmdline.Paints(out).Red(of)
+	case "warning":
+		return cmdline.Paints(out).Yellow(of)
+	}
+	return of
 }
 
 // verdict is the worst that was found.
 func verdict(found []sqlcgen.DoctorRow) error {
-	worst := status(0)
+	worst := cmdline.Status(0)
 	for i := range found {
 		switch found[i].Severity {
 		case "error":

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/urfave/cli/v3"
+
+	"github.com/ojs-pg/ojs-pg/internal/cmdline"
 )
 
 // healthCommand exists for images without a shell and curl.
@@ -24,12 +26,12 @@ func healthCommand() *cli.Command {
 			certificateFlag("`FILE` that the server was given, if it speaks TLS"),
 		},
 		Action: func(ctx context.Context, c *cli.Command) error {
-			if err := noArguments(c); err != nil {
+			if err := cmdline.NoArguments(c); err != nil {
 				return err
 			}
 			host, port, err := net.SplitHostPort(c.String("listen"))
 			if err != nil {
-				return usageError{err}
+				return cmdline.Misuse(err)
 			}
 			// A server that listens everywhere is asked here.
 			if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/urfave/cli/v3"
 
+	"github.com/ojs-pg/ojs-pg/internal/cmdline"
 	"github.com/ojs-pg/ojs-pg/internal/http/kit"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
@@ -65,7 +66,7 @@ func createKey(ctx context.Context, o *operator) error {
 		Tenant: o.tenant, Scopes: o.StringSlice("scope"), Queues: o.StringSlice("queue"), Name: o.String("name"),
 	}
 	if len(params.Scopes) == 0 {
-		return usageError{errors.New("say what it may do: --scope produce, work, read or admin")}
+		return cmdline.Misuse(errors.New("say what it may do: --scope produce, work, read or admin"))
 	}
 	if len(params.Queues) == 0 {
 		params.Queues = nil
@@ -94,7 +95,7 @@ func listKeys(ctx context.Context, o *operator) error {
 func (o *operator) keyID() (string, error) {
 	id := o.argument()
 	if !kit.IsUUID(id) {
-		return "", usageError{fmt.Errorf("ID %q is not that of a key: it must be a UUID, as ojs-pg key list shows it", id)}
+		return "", cmdline.Misuse(fmt.Errorf("ID %q is not that of a key: it must be a UUID, as ojs-pg key list shows it", id))
 	}
 	return id, nil
 }

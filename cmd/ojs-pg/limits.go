@@ -13,6 +13,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/urfave/cli/v3"
 
+	"github.com/ojs-pg/ojs-pg/internal/cmdline"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
@@ -53,7 +54,7 @@ func limits(ctx context.Context, o *operator) error {
 			return err
 		}
 		if !jsontext.Value(text).IsValid() {
-			return usageError{fmt.Errorf("%s is no JSON", text)}
+			return cmdline.Misuse(fmt.Errorf("%s is no JSON", text))
 		}
 		_, err := o.sql.ConfigureLimits(ctx, sqlcgen.ConfigureLimitsParams{
 			Tenant: *o.tenant, Limits: []byte(text), Queue: queue, Reason: given(o.String("reason")),
@@ -131,7 +132,7 @@ func deleteTier(ctx context.Context, o *operator) error {
 		return err
 	}
 	if o.argument() == "" {
-		return usageError{errors.New("which tier?")}
+		return cmdline.Misuse(errors.New("which tier?"))
 	}
 	_, err := o.sql.ConfigureTier(ctx, sqlcgen.ConfigureTierParams{
 		Name: o.argument(), Confirm: o.Bool("yes"), Reason: given(o.String("reason")),

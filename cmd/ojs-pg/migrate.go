@@ -12,6 +12,7 @@ import (
 	"github.com/urfave/cli/v3"
 	"golang.org/x/term"
 
+	"github.com/ojs-pg/ojs-pg/internal/cmdline"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 )
 
@@ -49,7 +50,7 @@ turns. Besides the schema ojs there are six group roles, which 'down' leaves: th
 			},
 		},
 		Action: func(_ context.Context, c *cli.Command) error {
-			if err := noArguments(c); err != nil {
+			if err := cmdline.NoArguments(c); err != nil {
 				return err
 			}
 			return cli.ShowSubcommandHelp(c)
@@ -59,7 +60,7 @@ turns. Besides the schema ojs there are six group roles, which 'down' leaves: th
 
 // migrateDown asks first, if there is something to lose.
 func migrateDown(ctx context.Context, c *cli.Command) error {
-	if err := noArguments(c); err != nil {
+	if err := cmdline.NoArguments(c); err != nil {
 		return err
 	}
 	url, err := databaseURL(c)
@@ -85,7 +86,7 @@ func consent(c *cli.Command, losses *pg.Losses) error {
 	what := fmt.Sprintf("database %s has %d jobs that have not ended, %d that have, and %d dead letters, which would be lost",
 		losses.Database, losses.Waiting, losses.Ended, losses.DeadLetters)
 	if !term.IsTerminal(int(os.Stdin.Fd())) {
-		return usageError{fmt.Errorf("%s: add --yes", what)}
+		return cmdline.Misuse(fmt.Errorf("%s: add --yes", what))
 	}
 	fmt.Fprintf(c.Root().ErrWriter, "%s.\nType the name of the database to go on: ", what)
 	typed, err := bufio.NewReader(os.Stdin).ReadString('\n')
@@ -96,7 +97,7 @@ func consent(c *cli.Command, losses *pg.Losses) error {
 }
 
 func migrate(ctx context.Context, c *cli.Command, direction pg.Direction, what string) error {
-	if err := noArguments(c); err != nil {
+	if err := cmdline.NoArguments(c); err != nil {
 		return err
 	}
 	url, err := databaseURL(c)
@@ -104,11 +105,11 @@ func migrate(ctx context.Context, c *cli.Command, direction pg.Direction, what s
 		return err
 	}
 	before, _ := pg.Status(ctx, url) // what keeps it from being told keeps from migrating, too
-	bar := newProgress(c.Root().ErrWriter, newLogger(c))
-	defer bar.finish()
+	bar := cmdline.NewProgress(c.Root().ErrWriter, cmdline.Logger(c))
+	defer bar.Finish()
 	first, last := int64(-1), int64(0)
 	err = pg.Migrate(ctx, url, direction, func(_ string, done, total int64) {
-		bar.report(what, done, total)
+		bar.Report(what, done, total)
 		if first < 0 {
 			first = done
 		}
@@ -117,7 +118,7 @@ func migrate(ctx context.Context, c *cli.Command, direction pg.Direction, what s
 	if err != nil {
 		return err
 	}
-	bar.finish()
+	bar.Finish()
 	status, err := pg.Status(ctx, url)
 	if err != nil {
 		return err
@@ -141,7 +142,7 @@ func migrate(ctx context.Context, c *cli.Command, direction pg.Direction, what s
 }
 
 func migrateStatus(ctx context.Context, c *cli.Command) error {
-	if err := noArguments(c); err != nil {
+	if err := cmdline.NoArguments(c); err != nil {
 		return err
 	}
 	url, err := databaseURL(c)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/urfave/cli/v3"
 
+	"github.com/ojs-pg/ojs-pg/internal/cmdline"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
@@ -75,7 +76,7 @@ func deletePool(ctx context.Context, o *operator) error {
 		return err
 	}
 	if o.argument() == "" {
-		return usageError{errors.New("which pool?")}
+		return cmdline.Misuse(errors.New("which pool?"))
 	}
 	name, err := o.sql.DeletePool(ctx, sqlcgen.DeletePoolParams{Name: o.argument(), Confirm: o.Bool("yes")})
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/urfave/cli/v3"
 
+	"github.com/ojs-pg/ojs-pg/internal/cmdline"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
@@ -41,7 +42,7 @@ A second signal ends it at once.`,
 			configFlag(),
 		}, serverFlags()...),
 		Action: func(ctx context.Context, c *cli.Command) error {
-			if err := noArguments(c); err != nil {
+			if err := cmdline.NoArguments(c); err != nil {
 				return err
 			}
 			url, err := databaseURL(c)
@@ -54,7 +55,7 @@ A second signal ends it at once.`,
 }
 
 func serve(ctx context.Context, c *cli.Command, url string) error {
-	log := newLogger(c)
+	log := cmdline.Logger(c)
 	db, err := openDatabase(ctx, pg.Config{
 		URL: url, ListenURL: cmp.Or(c.String("direct-url"), c.String("listen-url")),
 		MaxConns: c.Int32("max-conns"), AppName: "ojs-pg serve",

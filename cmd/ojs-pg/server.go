@@ -14,6 +14,7 @@ import (
 	"github.com/urfave/cli/v3"
 
 	"github.com/ojs-pg/ojs-pg/internal/admin"
+	"github.com/ojs-pg/ojs-pg/internal/cmdline"
 	"github.com/ojs-pg/ojs-pg/internal/dispatch"
 	httpapi "github.com/ojs-pg/ojs-pg/internal/http"
 	"github.com/ojs-pg/ojs-pg/internal/http/kit"
@@ -62,7 +63,7 @@ func openDatabase(ctx context.Context, config pg.Config, log *slog.Logger) (*pg.
 	}
 	// pool_max_conns of the URL wins over max-conns.
 	if n := db.Pool().Config().MaxConns; n < minConns {
-		err = usageError{fmt.Errorf("pool_max_conns in the URL of the database: %d is less than %d", n, minConns)}
+		err = cmdline.Misuse(fmt.Errorf("pool_max_conns in the URL of the database: %d is less than %d", n, minConns))
 	} else if err = db.CheckSettings(ctx); err == nil {
 		err = db.CheckSchema(ctx)
 		for errors.Is(err, pg.ErrRelease) && ctx.Err() == nil {
@@ -89,10 +90,10 @@ func newServer(c *cli.Command, db *pg.DB, socket net.Listener) (server, error) {
 	}
 	headers, err := kit.ReadTenantHeaders(c.String("tenant-header"))
 	if err != nil {
-		err = usageError{fmt.Errorf("--tenant-header: %w", err)}
+		err = cmdline.Misuse(fmt.Errorf("--tenant-header: %w", err))
 	}
 	return server{
-		db: db, socket: socket, log: newLogger(c),
+		db: db, socket: socket, log: cmdline.Logger(c),
 		tick: c.Duration("tick"), drain: c.Duration("drain"), delay: c.Duration("drain-delay"),
 		metricTenants: c.Int32("metric-tenants"), requests: c.Int("tenant-requests"), polls: c.Int("tenant-polls"),
 		auth: auth, tenantHeaders: headers, scheme: scheme(c),
@@ -149,20 +150,21 @@ func serverFlags() []cli.Flag {
 			Name: "max-conns", Value: 16, Sources: cli.EnvVars("OJS_MAX_CONNS"),
 			Usage: fmt.Sprintf("`NUMBER` of database connections at most, and one to listen; not below %d, "+
 				"because the upkeep may keep one for hours", minConns),
-			Validator: atLeast[int32](minConns),
+			Validator: cmdline.AtLeast[int32](minConns),
 		},
 		&cli.DurationFlag{
 			Name: "tick", Value: sched.Every, Sources: cli.EnvVars("OJS_TICK"),
-			Usage: "`TIME` between two looks for due jobs and expired leases while there are many", Validator: atLeast(time.Millisecond),
+			Usage:     "`TIME` between two looks for due jobs and expired leases while there are many",
+			Validator: cmdline.AtLeast(time.Millisecond),
 		},
 		&cli.DurationFlag{
 			Name: "drain", Value: 20 * time.Second, Sources: cli.EnvVars("OJS_DRAIN"),
-			Usage: "`TIME` that requests under way get when the server is told to stop", Validator: atLeast(time.Millisecond),
+			Usage: "`TIME` that requests under way get when the server is told to stop", Validator: cmdline.AtLeast(time.Millisecond),
 		},
 		&cli.DurationFlag{
 			Name: "drain-delay", Value: time.Second, Sources: cli.EnvVars("OJS_DRAIN_DELAY"),
 			Usage:     "`TIME` for which a server that is told to stop still answers, no longer ready, before it closes its door",
-			Validator: atLeast[time.Duration](0),
+			Validator: cmdline.AtLeast[time.Duration](0),
 		},
 		&cli.StringFlag{
 			Name: "tenant-header", Value: strings.Join(kit.KnownTenantHeaders, ","), Sources: cli.EnvVars("OJS_TENANT_HEADER"),
@@ -171,17 +173,17 @@ func serverFlags() []cli.Flag {
 		&cli.IntFlag{
 			Name: "tenant-requests", Value: httpapi.TenantRequests, Sources: cli.EnvVars("OJS_TENANT_REQUESTS"),
 			Usage:     "`NUMBER` of requests of one tenant in flight; more wait a second for their turn, and are refused then",
-			Validator: atLeast(1),
+			Validator: cmdline.AtLeast(1),
 		},
 		&cli.IntFlag{
 			Name: "tenant-polls", Value: httpapi.TenantPolls, Sources: cli.EnvVars("OJS_TENANT_POLLS"),
 			Usage:     "`NUMBER` of requests of one tenant that wait for jobs or results; more are refused",
-			Validator: atLeast(1),
+			Validator: cmdline.AtLeast(1),
 		},
 		&cli.Int32Flag{
 			Name: "metric-tenants", Value: admin.MetricTenants, Sources: cli.EnvVars("OJS_METRIC_TENANTS"),
 			Usage:     "`NUMBER` of tenants that have metrics of their own; the others have them in sum, as _other",
-			Validator: atLeast[int32](1),
+			Validator: cmdline.AtLeast[int32](1),
 		},
 	}, append(authFlags(), tlsFlags()...)...)
 }
@@ -196,8 +198,8 @@ func listen(ctx context.Context, c *cli.Command) (net.Listener, error) {
 	}
 	if address, ok := socket.Addr().(*net.TCPAddr); c.String("auth") == "" && ok && !address.IP.IsLoopback() {
 		_ = socket.Close()
-		return nil, usageError{fmt.Errorf("others may reach %s: say how callers are known, with --auth api-key (keys are made by "+
-			"ojs-pg key create), --auth jwt, or --auth none where a proxy or the network keeps strangers out", address)}
+		return nil, cmdline.Misuse(fmt.Errorf("others may reach %s: say how callers are known, with --auth api-key (keys are made by "+
+			"ojs-pg key create), --auth jwt, or --auth none where a proxy or the network keeps strangers out", address))
 	}
 	return secured(c, socket)
 }
@@ -214,5 +216,5 @@ func databaseURL(c *cli.Command) (string, error) {
 	if url := c.String("database-url"); url != "" {
 		return url, nil
 	}
-	return "", usageError{errors.New("no database: set DATABASE_URL (or --database-url) to postgres://user:password@host:port/name")}
+	return "", cmdline.Misuse(errors.New("no database: set DATABASE_URL (or --database-url) to postgres://user:password@host:port/name"))
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/urfave/cli/v3"
 
+	"github.com/ojs-pg/ojs-pg/internal/cmdline"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
@@ -15,7 +16,7 @@ func auditCommand() *cli.Command {
 		Flags: []cli.Flag{
 			&cli.Int32Flag{
 				Name: "limit", Value: 50, Sources: cli.EnvVars("OJS_ADMIN_LIMIT"), Usage: "at most so many `ROWS`",
-				Validator: between[int32](1, 1000),
+				Validator: cmdline.Between[int32](1, 1000),
 			},
 			&cli.Int64Flag{Name: "before", Sources: cli.EnvVars("OJS_ADMIN_BEFORE"), Usage: "only rows with an n below `N`"},
 			&cli.StringFlag{Name: "actor", Sources: cli.EnvVars("OJS_ADMIN_ACTOR"), Usage: "only what this `NAME` did"},
@@ -47,7 +48,7 @@ func tenantCommands() []*cli.Command {
 // theTenant is the one of the argument.
 func (o *operator) theTenant() (string, error) {
 	if o.tenant != nil {
-		return "", usageError{errors.New("the tenant is the argument: leave out --tenant")}
+		return "", cmdline.Misuse(errors.New("the tenant is the argument: leave out --tenant"))
 	}
 	return o.argument(), nil
 }

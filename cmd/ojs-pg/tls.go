@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/urfave/cli/v3"
+
+	"github.com/ojs-pg/ojs-pg/internal/cmdline"
 )
 
 func tlsFlags() []cli.Flag {
@@ -40,13 +42,13 @@ func scheme(c *cli.Command) string {
 
 // secured speaks TLS on socket, if there is a certificate. It takes socket: if it fails, it closes it.
 func secured(c *cli.Command, socket net.Listener) (net.Listener, error) {
-	k := &certificate{cert: c.String("tls-cert"), key: c.String("tls-key"), log: newLogger(c)}
+	k := &certificate{cert: c.String("tls-cert"), key: c.String("tls-key"), log: cmdline.Logger(c)}
 	switch {
 	case k.cert == "" && k.key == "":
 		return socket, nil
 	case k.cert == "" || k.key == "":
 		_ = socket.Close()
-		return nil, usageError{errors.New("TLS needs both --tls-cert and --tls-key")}
+		return nil, cmdline.Misuse(errors.New("TLS needs both --tls-cert and --tls-key"))
 	}
 	if err := k.load(); err != nil {
 		_ = socket.Close()

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/ojs-pg/ojs-pg/internal/admin"
+	"github.com/ojs-pg/ojs-pg/internal/cmdline"
 	"github.com/ojs-pg/ojs-pg/internal/http/kit"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
@@ -34,7 +35,7 @@ func previewCommand() *cli.Command {
 
 func explain(ctx context.Context, o *operator) error {
 	if !kit.IsUUID(o.argument()) {
-		return usageError{fmt.Errorf("%q is no job: ids are UUIDs in lowercase with hyphens", o.argument())}
+		return cmdline.Misuse(fmt.Errorf("%q is no job: ids are UUIDs in lowercase with hyphens", o.argument()))
 	}
 	return admin.Explain(ctx, o.out, o.sql, o.argument(), o.tenant, o.Bool("json"))
 }
@@ -44,7 +45,7 @@ func previewWeight(ctx context.Context, o *operator) error {
 		return err
 	}
 	if _, err := strconv.ParseFloat(o.argument(), 64); err != nil {
-		return usageError{fmt.Errorf("%q is no weight", o.argument())}
+		return cmdline.Misuse(fmt.Errorf("%q is no weight", o.argument()))
 	}
 	rows, err := o.sql.PreviewWeight(ctx, sqlcgen.PreviewWeightParams{Tenant: *o.tenant, Weight: o.argument()})
 	if err != nil {
@@ -64,12 +65,12 @@ SHARE is a tenant's part of what was handed out in the last minute, IDEAL the pa
 			databaseFlag(true),
 			&cli.DurationFlag{
 				Name: "interval", Value: 2 * time.Second, Sources: cli.EnvVars("OJS_TOP_INTERVAL"), Usage: "`TIME` between two looks",
-				Validator: atLeast(100 * time.Millisecond),
+				Validator: cmdline.AtLeast(100 * time.Millisecond),
 			},
 			&cli.BoolFlag{Name: "once", Sources: cli.EnvVars("OJS_TOP_ONCE"), Usage: "print it once, and end"},
 			&cli.Int32Flag{
 				Name: "rows", Sources: cli.EnvVars("OJS_TOP_ROWS"), DefaultText: "as many as fit",
-				Usage: "at most so many `ROWS` of each", Validator: between[int32](1, 1000),
+				Usage: "at most so many `ROWS` of each", Validator: cmdline.Between[int32](1, 1000),
 			},
 		},
 		Action: withAdmin("", top),

@@ -1,4 +1,4 @@
-package main
+package cmdline
 
 import (
 	"cmp"
@@ -10,10 +10,10 @@ import (
 	"strings"
 )
 
-// tuneMemory trades memory for processor time, within bounds. A server's live memory is small and its garbage is not: collecting it four
+// TuneMemory trades memory for processor time, within bounds. A server's live memory is small and its garbage is not: collecting it four
 // times less often costs some megabytes and saves a tenth of the processor. When much memory is live it would cost gigabytes, so from
 // three quarters of what there is on, garbage is collected as often as is needed to stay below. GOGC and GOMEMLIMIT win.
-func tuneMemory() {
+func TuneMemory() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(400)
 	}

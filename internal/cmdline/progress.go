@@ -1,4 +1,4 @@
-package main
+package cmdline
 
 import (
 	"cmp"
@@ -15,8 +15,8 @@ import (
 // showAfter is how long a step may take before it is shown.
 const showAfter = 2 * time.Second
 
-// progress shows the steps that take longer than showAfter: as a bar if stderr is a terminal, else as a line of the log.
-type progress struct {
+// Progress shows the steps that take longer than showAfter: as a bar if stderr is a terminal, else as a line of the log.
+type Progress struct {
 	log      *slog.Logger
 	terminal io.Writer // nil if stderr is no terminal
 
@@ -27,16 +27,17 @@ type progress struct {
 	bar         *progressbar.ProgressBar // nil until the step is shown
 }
 
-func newProgress(stderr io.Writer, log *slog.Logger) *progress {
-	p := &progress{log: log}
+// NewProgress shows steps on stderr, or in the log if stderr is no terminal.
+func NewProgress(stderr io.Writer, log *slog.Logger) *Progress {
+	p := &Progress{log: log}
 	if file, ok := stderr.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
 		p.terminal = file
 	}
 	return p
 }
 
-// report begins a step, or says how far it is, in bytes or pieces. total is 0 if the end is not known.
-func (p *progress) report(step string, done, total int64) {
+// Report begins a step, or says how far it is, in bytes or pieces. total is 0 if the end is not known.
+func (p *Progress) Report(step string, done, total int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if step != p.step {
@@ -49,14 +50,14 @@ func (p *progress) report(step string, done, total int64) {
 	p.draw()
 }
 
-// finish ends the last step.
-func (p *progress) finish() {
+// Finish ends the last step.
+func (p *Progress) Finish() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.end()
 }
 
-func (p *progress) end() {
+func (p *Progress) end() {
 	if p.timer != nil {
 		p.timer.Stop()
 	}
@@ -66,7 +67,7 @@ func (p *progress) end() {
 	p.step, p.timer, p.bar = "", nil, nil
 }
 
-func (p *progress) show(step string) {
+func (p *Progress) show(step string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
@@ -83,7 +84,7 @@ func (p *progress) show(step string) {
 }
 
 // draw ignores errors: a bar that cannot be drawn is no reason to stop.
-func (p *progress) draw() {
+func (p *Progress) draw() {
 	if p.bar != nil && p.total > 0 {
 		p.bar.ChangeMax64(p.total)
 		_ = p.bar.Set64(min(p.done, p.total))

@@ -1,4 +1,4 @@
-package main
+package cmdline
 
 import (
 	"bytes"
@@ -12,32 +12,32 @@ import (
 func TestProgressShowsWhatTakesLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var terminal, log bytes.Buffer
-		p := &progress{log: slog.New(slog.NewTextHandler(&log, nil)), terminal: &terminal}
-		p.report("quick", 0, 10)
-		p.report("quick too", 0, 0)
+		p := &Progress{log: slog.New(slog.NewTextHandler(&log, nil)), terminal: &terminal}
+		p.Report("quick", 0, 10)
+		p.Report("quick too", 0, 0)
 		time.Sleep(showAfter - time.Millisecond)
-		p.finish()
+		p.Finish()
 		if terminal.Len() > 0 {
 			t.Errorf("a quick step is shown: %q", terminal.String())
 		}
 
-		p.report("slow", 5, 10)
+		p.Report("slow", 5, 10)
 		time.Sleep(2 * showAfter)
-		p.report("slow", 6, 10)
+		p.Report("slow", 6, 10)
 		time.Sleep(showAfter)
-		p.report("slow", 7, 10)
+		p.Report("slow", 7, 10)
 		if got := terminal.String(); !strings.Contains(got, "slow") || !strings.Contains(got, "70%") {
 			t.Errorf("the terminal shows %q", got)
 		}
-		p.finish()
+		p.Finish()
 		if log.Len() > 0 {
 			t.Errorf("beside the bar there is a log: %s", &log)
 		}
 
 		terminal.Reset()
-		p.report("unknown end", 0, 0)
+		p.Report("unknown end", 0, 0)
 		time.Sleep(2 * showAfter)
-		p.finish()
+		p.Finish()
 		time.Sleep(showAfter)
 		shown := terminal.Len()
 		time.Sleep(showAfter)
@@ -46,9 +46,9 @@ func TestProgressShowsWhatTakesLong(t *testing.T) {
 		}
 
 		p.terminal = nil
-		p.report("without a terminal", 0, 0)
+		p.Report("without a terminal", 0, 0)
 		time.Sleep(2 * showAfter)
-		p.finish()
+		p.Finish()
 		if got := log.String(); strings.Count(got, "without a terminal") != 1 {
 			t.Errorf("the log says %q", got)
 		}

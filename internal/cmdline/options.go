@@ -1,0 +1,76 @@
+package cmdline
+
+import (
+	"cmp"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+
+	"github.com/urfave/cli/v3"
+)
+
+// LogFlags are the options of the log, which Logger reads. They belong to the program, not to one of its commands.
+func LogFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{
+			Name: "log-format", Value: "text", Sources: cli.EnvVars("OJS_LOG_FORMAT"),
+			Usage:     "`FORMAT` of the log on stderr: text or json",
+			Validator: OneOf("text", "json"), ValidateDefaults: true,
+		},
+		&cli.StringFlag{
+			Name: "log-level", Value: "info", Sources: cli.EnvVars("OJS_LOG_LEVEL"),
+			Usage:     "least `LEVEL` that is logged: debug, info, warn or error",
+			Validator: OneOf("debug", "info", "warn", "error"), ValidateDefaults: true,
+		},
+	}
+}
+
+// Logger writes to stderr as LogFlags say.
+func Logger(c *cli.Command) *slog.Logger {
+	var level slog.Level
+	_ = level.UnmarshalText([]byte(c.String("log-level"))) // validated with the flag
+	options := &slog.HandlerOptions{Level: level}
+	if c.String("log-format") == "json" {
+		return slog.New(slog.NewJSONHandler(c.Root().ErrWriter, options))
+	}
+	return slog.New(slog.NewTextHandler(c.Root().ErrWriter, options))
+}
+
+// OneOf returns a validator that accepts these words only.
+func OneOf(words ...string) func(string) error {
+	return func(s string) error {
+		if !slices.Contains(words, s) {
+			return fmt.Errorf("%q is none of %s", s, strings.Join(words, ", "))
+		}
+		return nil
+	}
+}
+
+// AtLeast returns a validator that refuses what is less.
+func AtLeast[T cmp.Ordered](least T) func(T) error {
+	return func(v T) error {
+		if v < least {
+			return fmt.Errorf("%v is less than %v", v, least)
+		}
+		return nil
+	}
+}
+
+// Between returns a validator that refuses what is less or more.
+func Between[T cmp.Ordered](least, most T) func(T) error {
+	return func(v T) error {
+		if v < least || v > most {
+			return fmt.Errorf("%v is not between %v and %v", v, least, most)
+		}
+		return nil
+	}
+}
+
+// NoArguments refuses arguments: an option's value whose -- was forgotten is one.
+func NoArguments(c *cli.Command) error {
+	if c.Args().Present() {
+		return Misuse(fmt.Errorf("%s takes no argument %q", c.FullName(), c.Args().First()))
+	}
+	return nil
+}
