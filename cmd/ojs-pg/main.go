@@ -52,7 +52,6 @@ Every option can be given in the environment instead, under the name in brackets
 			topCommand(),
 			healthCommand(),
 			doctorCommand(),
-			benchCommand(),
 			{
 				Name:  "version",
 				Usage: "print the version",

@@ -5,7 +5,7 @@
 // load, to drive and to judge; what it measures is the code that everybody runs: internal/sched, internal/http and the
 // functions of the schema, as a login role under row security, with leases and the clock.
 //
-// It is not a test: no figure here makes anything fail. Results go to cmd/ojs-pg, which prints them.
+// It is not a test: no figure here makes anything fail. Results go to cmd/ojs-bench, which prints them.
 package bench
 
 import (
@@ -75,7 +75,7 @@ var settings = map[string]string{
 	"full_page_writes":   "on",
 }
 
-const dirPrefix = "ojs-pg-bench-"
+const dirPrefix = "ojs-bench-"
 
 // Open starts the server, or looks at the one given. The caller must Close it.
 func Open(ctx context.Context, opts Options) (_ *Env, err error) {
@@ -223,7 +223,7 @@ func (e *Env) database(ctx context.Context, name string) (_ *database, err error
 }
 
 // mark is the comment on the schema of the baseline. Where it stands, everything is ours to delete.
-const mark = "Made by ojs-pg bench, which deletes it, and all jobs of this database with it."
+const mark = "Made by ojs-bench, which deletes it, and all jobs of this database with it."
 
 // claim makes sure that nobody's data is in the database, or only what an earlier run left.
 func (d *database) claim(ctx context.Context) error {
@@ -239,7 +239,7 @@ func (d *database) claim(ctx context.Context) error {
 	case !schema:
 		d.down = true
 	case marked:
-		d.env.log.Warn("an earlier run of ojs-pg bench did not clean up; its jobs are deleted")
+		d.env.log.Warn("an earlier run of ojs-bench did not clean up; its jobs are deleted")
 		if err := d.reset(ctx); err != nil {
 			return err
 		}
@@ -262,7 +262,7 @@ func (d *database) claim(ctx context.Context) error {
 		return fmt.Errorf("look at the database: %w", err)
 	}
 	if taken {
-		return errors.New("the database has a schema ojs_bench that ojs-pg bench did not make")
+		return errors.New("the database has a schema ojs_bench that ojs-bench did not make")
 	}
 	return nil
 }
@@ -338,7 +338,7 @@ func connectAs(ctx context.Context, url, role string) (*pgx.Conn, error) {
 	if role != "" {
 		cfg.RuntimeParams["role"] = role
 	}
-	cfg.RuntimeParams["application_name"] = "ojs-pg bench"
+	cfg.RuntimeParams["application_name"] = "ojs-bench"
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the database: %w", err)

@@ -31,7 +31,7 @@ type engine struct {
 
 // engine opens the database as a server does. canned takes the database's place for jobs, if it is set.
 func (d *database) engine(ctx context.Context, maxConns int, canned func(count int) []sqlcgen.OjsJob) (*engine, error) {
-	db, err := pg.Open(ctx, pg.Config{URL: d.service, Role: d.role, MaxConns: int32(maxConns), AppName: "ojs-pg bench"})
+	db, err := pg.Open(ctx, pg.Config{URL: d.service, Role: d.role, MaxConns: int32(maxConns), AppName: "ojs-bench"})
 	if err != nil {
 		return nil, err
 	}

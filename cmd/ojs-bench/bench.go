@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"strings"
@@ -16,33 +17,6 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/cmdline"
 	"github.com/ojs-pg/ojs-pg/internal/embedpg"
 )
-
-func benchCommand() *cli.Command {
-	var b benchmarks
-	return &cli.Command{
-		Name:  "bench",
-		Usage: "measure this system beside a baseline, on this machine",
-		Description: `Each benchmark runs against a PostgreSQL that it starts itself and deletes at the end, on Ctrl-C too; fsync
-and synchronous_commit are on. With DATABASE_URL it uses that database instead: it must be empty, or migrated and without any job,
-tenant or queue in it (else the benchmark refuses), and the role must be a superuser. What it makes there, jobs, the schema
-ojs_bench, and the schema ojs where there was none, it deletes in the end; the six group roles of the schema stay.
-
-Ours and the baseline take turns in slices of one run; the figure is the median of the ratios of the slices, with an interval that holds
-the median with at least 95 %. Nothing else should run on the machine. docs/benchmarks says more about each figure.
-
-    ojs-pg bench dispatch --workers 16 --batch 10
-    ojs-pg bench dispatch --json > dispatch.json`,
-		Commands: []*cli.Command{
-			b.dispatch(), b.enqueue(), b.scale(), b.pinned(), b.neighbour(), b.wakeup(), b.light(), b.mixed(), b.child(),
-		},
-		Action: func(_ context.Context, c *cli.Command) error {
-			if c.Args().Present() {
-				return cmdline.Misuse(fmt.Errorf("there is no benchmark %q", c.Args().First()))
-			}
-			return cli.ShowSubcommandHelp(c)
-		},
-	}
-}
 
 type benchmarks struct{}
 
@@ -62,7 +36,7 @@ func self(c *cli.Command) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find the program that runs: %w", err)
 	}
-	return []string{program, "--log-level", c.String("log-level"), "--log-format", c.String("log-format"), "bench", "child"}, nil
+	return []string{program, "--log-level", c.String("log-level"), "--log-format", c.String("log-format"), "child"}, nil
 }
 
 // stressFlags are conditions that are worse than those of an idle, tuned machine.
@@ -380,7 +354,7 @@ func (b benchmarks) pinned() *cli.Command {
 		Description: `WORKERS workers take and acknowledge BATCH jobs at a time, in the server's process, while PRODUCERS producers
 enqueue, a hundred jobs to a transaction, and rest while BACKLOG jobs wait. Meanwhile another session holds a repeatable-read
 transaction that began before, so that no dead row version can be removed. Three runs of SECONDS each, from an empty database: ours,
-ours without that transaction, and a baseline that 'bench dispatch --help' describes, with that transaction.
+ours without that transaction, and a baseline that 'ojs-bench dispatch --help' describes, with that transaction.
 
   last_over_first           jobs per second in the last minute to those in the second minute; in runs of less than five minutes,
                             fifths for minutes
@@ -486,7 +460,7 @@ one by one, by one producer over HTTP and at random times; WORKERS workers wait 
 again. Nothing is shared between jobs: each pays for its own statements and commits, and for what the clock does meanwhile. There is
 no baseline.
 
-  cpu_us_per_job  microseconds of a processor per job: {postgresql, server, client}, as in 'bench dispatch'; null but on Linux with a
+  cpu_us_per_job  microseconds of a processor per job: {postgresql, server, client}, as in 'ojs-bench dispatch'; null but on Linux with a
                   PostgreSQL of its own
   p50_ms, p99_ms  from before the request that enqueues is sent to when a worker has read the answer that holds the job`,
 		Flags: b.flags(
@@ -563,7 +537,7 @@ func loadOf(c *cli.Command) bench.Load {
 }
 
 // printTable writes the same fields as JSON does, but the long lists, one to a line.
-func printTable(w interface{ Write([]byte) (int, error) }, result any) error {
+func printTable(w io.Writer, result any) error {
 	raw, err := json.Marshal(result)
 	if err != nil {
 		return err
