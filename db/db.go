@@ -127,8 +127,12 @@ type CodeFile struct {
 	Always bool
 }
 
-// Gone is the name of the file that drops what vanished from the code.
-const Gone = "gone.sql"
+const (
+	// Gone is the name of the file that drops what vanished from the code.
+	Gone = "gone.sql"
+	// Access is the name of the file of grants and planner settings.
+	Access = "access.sql"
+)
 
 // CodeFiles reads files of code in the order in which they are applied, which the file "order" states: one name a line, with comments
 // behind a #.

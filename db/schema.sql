@@ -1395,6 +1395,10 @@ begin
     if not (select ojs._foreign(f.snapshot) from ojs._folded() f) then
         return false;
     end if;
+    if current_setting('server_version_num')::int >= 170000 then
+        -- ojs._notice_copy has limited the transaction to ten seconds, and to count all jobs may take longer.
+        perform set_config('transaction_timeout', '0', true);
+    end if;
     perform ojs._move_clock(ojs._clock_mark(), ojs.now(), 1, '1:1:', '-infinity');
     perform ojs._roll_up();
     perform ojs._catch_up();
@@ -16160,7 +16164,7 @@ declare
 begin
     perform ojs._check_tick(p_limit, p_stride_ms), ojs._notice_copy();
     if ojs._begin_after_restore() or v_held then
-        return (0, 0, 0, case when v_held then 1000 else 100 end, not v_held, 0);
+        return (0, 0, 0, case when v_held then 1000 else 100 end, not v_held and p_token is null, 0);
     end if;
     if p_token is not null then
         if not ojs._on_duty(p_token, p_backend) then

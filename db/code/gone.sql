@@ -1,5 +1,14 @@
--- What has vanished from the code: a line for each object, the latest last, such as
+-- What has vanished from the code: a statement for each object, the latest last, such as
 --   drop function if exists ojs._old(int);
--- Nothing here cascades. Where something of a user's depends on an object, migrate up stops, changes nothing, and names both. When this
--- file changes, all code is applied anew, so an object that is listed here may come back in another form.
-drop function if exists ojs._begin_after_restore();
+-- Nothing here cascades. Where something of a user's depends on an object, migrate up stops, changes no function and no view, and names
+-- both. When this file changes, all code is applied anew. It runs again at later upgrades, so an object that comes back in another form is
+-- dropped only while it has the old one; a test looks.
+
+-- It returned nothing.
+do $$
+begin
+    if (select p.prorettype = 'void'::regtype from pg_proc p where p.oid = to_regprocedure('ojs._begin_after_restore()')) then
+        drop function ojs._begin_after_restore();
+    end if;
+end;
+$$;

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -25,48 +26,85 @@ func (m *migrator) applyCode(ctx context.Context) error {
 		return err
 	}
 	change := codeChange(files, has)
-	if len(change) == 0 && len(files) == len(has) {
-		return nil
+	if noted, err := m.codeNoted(ctx, files); err != nil || noted && len(change) == 0 {
+		return err
 	}
-	err = m.withLockRetry(ctx, func() error {
-		tx, err := m.db.BeginTx(ctx, nil)
-		if err != nil {
-			return fmt.Errorf("begin to apply the code: %w", err)
-		}
-		defer func() { _ = tx.Rollback() }()
-		if _, err := tx.ExecContext(ctx, "set local role ojs_owner; set local check_function_bodies = off"); err != nil {
-			return fmt.Errorf("become ojs_owner: %w", err)
-		}
-		for _, f := range change {
-			if _, err := tx.ExecContext(ctx, f.Text); err != nil {
-				return locateInCode(f, err)
-			}
-		}
-		if err := m.noteCode(ctx, tx, files); err != nil {
-			return err
-		}
-		if _, err := tx.ExecContext(ctx, "reset role; select ojs._keep_privileges()"); err != nil {
-			return fmt.Errorf("remember owners and grants: %w", err)
-		}
-		return tx.Commit()
-	})
-	if err != nil {
+	if err := m.withLockRetry(ctx, func() error { return m.applyFiles(ctx, files, change) }); err != nil {
 		return fmt.Errorf("migrate up: %w", explain(err))
 	}
 	return nil
 }
 
+// applyFiles runs those files that have changed, in one transaction, and remembers all of them, and who may do what then.
+func (m *migrator) applyFiles(ctx context.Context, files, change []db.CodeFile) error {
+	tx, err := m.db.BeginTx(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("begin to apply the code: %w", err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	if _, err := tx.ExecContext(ctx, "set local role ojs_owner; set local check_function_bodies = off"); err != nil {
+		return fmt.Errorf("become ojs_owner: %w", err)
+	}
+	patience := time.Duration(m.lockWait.Load())
+	for _, f := range change {
+		began := time.Now()
+		if _, err := tx.ExecContext(ctx, f.Text); err != nil {
+			return locateInCode(f, err)
+		}
+		// What the transaction has locked so far stays locked while it waits for more, so it waits for so long in sum.
+		waited := time.Since(began) - quickFile
+		if waited <= 0 {
+			continue
+		}
+		if patience -= waited; patience <= 0 {
+			return locateInCode(f, &pgconn.PgError{Code: lockNotAvailable, Message: "waited for locks for too long in sum"})
+		}
+		if _, err := tx.ExecContext(ctx, fmt.Sprintf("set local lock_timeout = %d", max(1, patience.Milliseconds()))); err != nil {
+			return fmt.Errorf("bound the wait for locks: %w", err)
+		}
+	}
+	if err := m.noteCode(ctx, tx, files); err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, "reset role; update ojs.schema_hash set privileges = null; select ojs._keep_privileges()")
+	if err != nil {
+		return fmt.Errorf("remember owners and grants: %w", err)
+	}
+	return tx.Commit()
+}
+
+// quickFile is how long a file of code takes at most without waiting for a lock; most take a few milliseconds.
+const quickFile = 100 * time.Millisecond
+
+// codeNoted reports whether the database says of its code what this program says of these files: a release may differ in nothing else.
+func (m *migrator) codeNoted(ctx context.Context, files []db.CodeFile) (noted bool, err error) {
+	err = m.db.QueryRowContext(ctx, `
+		select exists (select from ojs.schema_release r where r.release = $1 and r.needs_server = $2 and r.code_hash = $3)`,
+		m.from.Release, m.from.NeedsServer, db.CodeHash(files)).Scan(&noted)
+	if schemaLacks(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read the schema's release: %w", explain(err))
+	}
+	return noted, nil
+}
+
+// schemaLacks reports that the schema has not come to a table or column that the statement names.
+func schemaLacks(err error) bool {
+	var pgErr *pgconn.PgError
+	return errors.As(err, &pgErr) && slices.Contains([]string{undefinedTable, undefinedColumn, invalidSchemaName}, pgErr.Code)
+}
+
 // appliedCode is the hash of each file of code that the database has, by its name. It is empty where all files are to run: before the first
-// one, after a migration, since a view of all columns of a table has those that were there when it was made, and on another major version
-// of PostgreSQL, where some files make other functions.
+// one, after a migration, which deletes what is remembered (versions.Insert), and on another major version of PostgreSQL, where some files
+// make other functions.
 func (m *migrator) appliedCode(ctx context.Context) (map[string]string, error) {
 	has := map[string]string{}
 	rows, err := m.db.QueryContext(ctx, `
 		select c.file, c.hash from ojs.code c join ojs.schema_release r on true
-		where r.postgres = current_setting('server_version_num')::int / 10000
-			and not exists (select from ojs.schema_hash h where h.applied_at > r.applied_at)`)
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) && slices.Contains([]string{undefinedTable, undefinedColumn, invalidSchemaName}, pgErr.Code) {
+		where r.postgres = current_setting('server_version_num')::int / 10000`)
+	if schemaLacks(err) {
 		return has, nil
 	}
 	if err != nil {
@@ -84,10 +122,11 @@ func (m *migrator) appliedCode(ctx context.Context) (map[string]string, error) {
 }
 
 // codeChange is which files are to run. If the list of what vanished has changed, all of them: it may have dropped what is to be made anew.
+// If the grants and planner settings have changed, too: only a function that is made anew loses a setting that was taken off the list.
 func codeChange(files []db.CodeFile, has map[string]string) (change []db.CodeFile) {
 	all := false
 	for _, f := range files {
-		all = all || f.Name == db.Gone && f.Hash != has[f.Name]
+		all = all || (f.Name == db.Gone || f.Name == db.Access) && f.Hash != has[f.Name]
 	}
 	for _, f := range files {
 		if all || f.Hash != has[f.Name] || f.Always && len(change) > 0 {
@@ -132,21 +171,22 @@ func locateInCode(f db.CodeFile, err error) error {
 		where += fmt.Sprintf(":%d", 1+strings.Count(string(before[:min(int(pgErr.Position)-1, len(before))]), "\n"))
 	}
 	if pgErr.Code == dependentObjects {
-		return fmt.Errorf("%s: %w (%s). Nothing has changed. Drop what depends on it, or make it independent; then run ojs-pg migrate up "+
-			"again", where, err, strings.ReplaceAll(pgErr.Detail, "\n", "; "))
+		return fmt.Errorf("%s: %w (%s). No function and no view has changed. Drop what depends on it, or make it independent; then run "+
+			"ojs-pg migrate up again", where, err, strings.ReplaceAll(pgErr.Detail, "\n", "; "))
 	}
 	return fmt.Errorf("%s: %w", where, err)
 }
 
-// codeToApply are the names of the files that migrate up would run, after migrations or without.
-func (m *migrator) codeToApply(ctx context.Context, migrations bool) (names []string, err error) {
+// codeToApply are the names of the files that migrate up would run, after migrations or without. noted: it would not change what the
+// database says of its code, either.
+func (m *migrator) codeToApply(ctx context.Context, migrations bool) (names []string, noted bool, err error) {
 	files, err := db.CodeFiles(m.from.Code)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	has, err := m.appliedCode(ctx)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	if migrations {
 		clear(has)
@@ -154,15 +194,15 @@ func (m *migrator) codeToApply(ctx context.Context, migrations bool) (names []st
 	for _, f := range codeChange(files, has) {
 		names = append(names, f.Name)
 	}
-	return names, nil
+	noted, err = m.codeNoted(ctx, files)
+	return names, noted, err
 }
 
 // release is which one the database's code is of, and the oldest whose servers may run with it; empty before the first.
 func (m *migrator) release(ctx context.Context) (release, needsServer string, err error) {
 	err = m.db.QueryRowContext(ctx, "select r.release, r.needs_server from ojs.schema_release r").Scan(&release, &needsServer)
-	var pgErr *pgconn.PgError
 	switch {
-	case errors.Is(err, sql.ErrNoRows), errors.As(err, &pgErr) && (pgErr.Code == undefinedTable || pgErr.Code == invalidSchemaName):
+	case errors.Is(err, sql.ErrNoRows), schemaLacks(err):
 		return "", "", nil
 	case err != nil:
 		return "", "", fmt.Errorf("read the schema's release: %w", explain(err))

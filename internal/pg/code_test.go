@@ -3,8 +3,10 @@ package pg_test
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -200,5 +202,143 @@ reset role;
 	if !pgtest.One[bool](t, d.Pool, `
 		select exists (select from pg_attribute a where a.attrelid = 'ojs._handed'::regclass and a.attname = 'note')`) {
 		t.Error("ojs._handed, which is select j.* from ojs.job j, has not the new column")
+	}
+}
+
+// A release may differ from the one before in nothing but what servers do, or in the order of its files.
+func TestAReleaseWithTheSameCodeIsNoted(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	later := pgtest.Later(t, nil)
+	if err := pg.MigrateFrom(t.Context(), later, d.URL, pg.Up, nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := pgtest.One[string](t, d.Pool, "select release from ojs.schema_release"); got != later.Release {
+		t.Errorf("the release is %s, want %s", got, later.Release)
+	}
+	pgtest.Exec(t, d.Pool, "update ojs.schema_release set release = '0.0.9'")
+	if s, err := pg.Status(t.Context(), d.URL); err != nil || s.Current {
+		t.Errorf("an older release with the same code is current: %+v, %v", s.Current, err)
+	}
+	if err := d.Open().CheckSchema(t.Context()); !errors.Is(err, pg.ErrRelease) {
+		t.Errorf("a server says %v", err)
+	}
+	if err := pg.Migrate(t.Context(), d.URL, pg.Up, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Open().CheckSchema(t.Context()); err != nil {
+		t.Errorf("after the upgrade a server says %v", err)
+	}
+}
+
+const more = "\ncreate or replace function ojs._more() returns int language sql as 'select 1';\n"
+
+// What a release without a migration adds and takes away is remembered for restores to come.
+func TestPrivilegesAreRememberedWithTheCode(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	with := pgtest.Later(t, map[string]string{"code/jobs/status.sql": pgtest.CodeFile(t, "jobs/status.sql") + more})
+	with.Release = "98.0.0"
+	gone := pgtest.CodeFile(t, "gone.sql") + "drop function if exists ojs._more();\n"
+	without := pgtest.Later(t, map[string]string{"code/gone.sql": gone})
+	for _, release := range []pg.Source{with, without} {
+		if err := pg.MigrateFrom(t.Context(), release, d.URL, pg.Up, nil); err != nil {
+			t.Fatal(err)
+		}
+		const differs = `
+			select count(*) from (select p.key from ojs._privileges() p where not p.passing) h
+			full join (select k.key from ojs.schema_hash s cross join unnest(s.privileges) k) k using (key)
+			where h is null or k is null`
+		if n := pgtest.One[int](t, d.Pool, differs); n != 0 {
+			t.Errorf("after the upgrade to %s, %d owners, grants and policies are not remembered as they are", release.Release, n)
+		}
+		if what := pgtest.One[*string](t, d.Pool, "select ojs._unfit()"); what != nil {
+			t.Errorf("after the upgrade to %s no server may start: %s", release.Release, *what)
+		}
+	}
+}
+
+// An upgrade that ended between its migrations and its functions: the next one ends it, whatever clocks say, and the program of the
+// release before says which one has to.
+func TestAnUpgradeThatEndedBeforeItsCode(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	pgtest.Exec(t, d.Pool, "update ojs.schema_release set applied_at = clock_timestamp() + interval '1 hour'")
+	files := map[string]string{"migrations/90001_note.sql": `-- +goose Up
+set local role ojs_owner;
+alter table ojs.job add column note text;
+reset role;
+`}
+	broken := maps.Clone(files)
+	broken["code/jobs/status.sql"] = "select 1 / 0;"
+	if err := pg.MigrateFrom(t.Context(), pgtest.Later(t, broken), d.URL, pg.Up, nil); err == nil {
+		t.Fatal("the code was applied")
+	}
+	err := pg.Migrate(t.Context(), d.URL, pg.Up, nil)
+	if !errors.Is(err, pg.ErrSchema) || !strings.Contains(err.Error(), "Migrate with the later one") {
+		t.Errorf("the release before says %v", err)
+	}
+	if err := d.Open().CheckSchema(t.Context()); err != nil {
+		t.Errorf("a server of the release before says %v", err)
+	}
+	if err := pg.MigrateFrom(t.Context(), pgtest.Later(t, files), d.URL, pg.Up, nil); err != nil {
+		t.Fatal(err)
+	}
+	if !pgtest.One[bool](t, d.Pool, `
+		select exists (select from pg_attribute a where a.attrelid = 'ojs._handed'::regclass and a.attname = 'note')`) {
+		t.Error("the view ojs._handed was not made anew")
+	}
+}
+
+// gone.sql runs again at later upgrades, and finds nothing to drop in a database that has them.
+func TestWhatIsGoneIsNotDroppedTwice(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	const objects = `
+		select p.oid::regprocedure::text from pg_proc p where p.pronamespace = 'ojs'::regnamespace union all
+		select c.oid::regclass::text from pg_class c where c.relnamespace = 'ojs'::regnamespace order by 1`
+	before := pgtest.List[string](t, d.Pool, objects)
+	pgtest.Exec(t, d.Pool, pgtest.CodeFile(t, "gone.sql"))
+	after := pgtest.List[string](t, d.Pool, objects)
+	for _, object := range before {
+		if !slices.Contains(after, object) {
+			t.Errorf("gone.sql drops %s, which is there", object)
+		}
+	}
+}
+
+// One reader of each of several views does not keep others from what the upgrade has locked before for as long as all of them together.
+func TestAnUpgradeWaitsForSoLongInSum(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	pgtest.Exec(t, d.Pool, "update ojs.schema_release set postgres = 0")
+	pgtest.Exec(t, d.Pool, "grant select on ojs.table_health, ojs.upkeep_status, ojs.longest_waits to public")
+	stop := make(chan struct{})
+	var reading sync.WaitGroup
+	for _, view := range []string{"ojs.table_health", "ojs.upkeep_status", "ojs.longest_waits"} {
+		reading.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				tx, err := d.Pool.Begin(context.Background())
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if _, err := tx.Exec(context.Background(), "lock table "+view+" in access share mode; select pg_sleep(0.5)"); err != nil {
+					t.Log(err)
+				}
+				_ = tx.Rollback(context.Background())
+			}
+		})
+	}
+	err := pg.Migrate(t.Context(), d.URL, pg.Up, nil)
+	close(stop)
+	reading.Wait()
+	if err != nil {
+		t.Error(err)
 	}
 }

@@ -122,10 +122,11 @@ func Status(ctx context.Context, url string) (SchemaStatus, error) {
 		status.Migrations = append(status.Migrations, Migration{Version: source.Version, Name: source.Path, Applied: ok, AppliedAt: at})
 		missing = missing || !ok
 	}
-	if status.Code, err = m.codeToApply(ctx, missing); err != nil {
+	var noted bool
+	if status.Code, noted, err = m.codeToApply(ctx, missing); err != nil {
 		return SchemaStatus{}, err
 	}
-	status.Current = status.Hash == db.Hash() && len(status.Code) == 0 && !missing
+	status.Current = status.Hash == db.Hash() && !missing && noted && len(status.Code) == 0
 	return status, nil
 }
 
@@ -179,9 +180,12 @@ func newMigrator(url string, from Source) (*migrator, error) {
 	return m, nil
 }
 
-// setLockTimeout bounds how long the statements of a session wait for a lock.
+// setLockTimeout bounds how long the statements of a session wait for a lock. No other bound ends them, whatever the role has, nor the
+// session that keeps other programs from migrating.
 func (m *migrator) setLockTimeout(ctx context.Context, conn *pgx.Conn) error {
-	_, err := conn.Exec(ctx, "set lock_timeout = "+strconv.FormatInt(time.Duration(m.lockWait.Load()).Milliseconds(), 10))
+	_, err := conn.Exec(ctx, "set lock_timeout = "+strconv.FormatInt(time.Duration(m.lockWait.Load()).Milliseconds(), 10)+`;
+		select set_config(s.name, '0', false) from pg_settings s
+		where s.name in ('statement_timeout', 'idle_session_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout')`)
 	return err
 }
 
@@ -256,10 +260,7 @@ func (m *migrator) up(ctx context.Context, progress Progress) error {
 	if err := m.upByStep(ctx, progress); err != nil {
 		return err
 	}
-	if err := m.applyCode(ctx); err != nil {
-		return err
-	}
-	return m.keepPrivileges(ctx)
+	return m.applyCode(ctx)
 }
 
 // upByStep applies one migration after the other, for the progress.
@@ -343,6 +344,17 @@ func (m *migrator) refuseChanged(ctx context.Context) error {
 	}
 	if stored == db.HashOf(m.files, version) {
 		return nil
+	}
+	// A later release has begun an upgrade that did not come to its functions.
+	var later bool
+	own := m.provider.ListSources()[len(m.provider.ListSources())-1].Version
+	err = m.db.QueryRowContext(ctx, "select exists (select from ojs.schema_hash h where h.version = $1 and h.hash = $2 and h.version < $3)",
+		own, db.HashOf(m.files, own), version).Scan(&later)
+	if err != nil {
+		return fmt.Errorf("read the schema's hash: %w", explain(err))
+	}
+	if later {
+		return fmt.Errorf("%w: it has migrations of a later release than %s. Migrate with the later one", ErrSchema, m.from.Release)
 	}
 	return fmt.Errorf("%w: %s", ErrSchema, recreateAdvice)
 }

@@ -46,18 +46,6 @@ const (
 	againAdvice     = "Objects are missing, too: restore the dump again, into an empty database, and look at what pg_restore says"
 )
 
-// keepPrivileges remembers who may do what, for restores to come.
-func (m *migrator) keepPrivileges(ctx context.Context) error {
-	err := m.ifThere(ctx, "ojs._keep_privileges()", func() error {
-		_, err := m.db.ExecContext(ctx, "select ojs._keep_privileges()")
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("remember owners and grants: %w", explain(err))
-	}
-	return nil
-}
-
 // unfit counts what a restore has left out; empty: nothing, or the schema is not complete.
 func (m *migrator) unfit(ctx context.Context) (what string, err error) {
 	err = m.ifThere(ctx, "ojs._unfit()", func() error {

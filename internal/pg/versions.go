@@ -31,6 +31,16 @@ func (v versions) Insert(ctx context.Context, tx database.DBTxConn, req database
 	if err != nil {
 		return fmt.Errorf("store the schema's hash: %w", err)
 	}
+	// All code is to be applied: a view of all columns of a table has those that were there when it was made. Until then, what the version
+	// before remembered of owners and grants holds.
+	_, err = tx.ExecContext(ctx, `
+		with code as (delete from ojs.code)
+		update ojs.schema_hash h set privileges = b.privileges
+		from (select b.privileges from ojs.schema_hash b where b.version < $1 order by b.version desc limit 1) b
+		where h.version = $1`, req.Version)
+	if err != nil {
+		return fmt.Errorf("forget the code and keep the privileges: %w", err)
+	}
 	return nil
 }
 

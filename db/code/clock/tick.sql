@@ -24,7 +24,7 @@ declare
 begin
     perform ojs._check_tick(p_limit, p_stride_ms), ojs._notice_copy();
     if ojs._begin_after_restore() or v_held then
-        return (0, 0, 0, case when v_held then 1000 else 100 end, not v_held, 0);
+        return (0, 0, 0, case when v_held then 1000 else 100 end, not v_held and p_token is null, 0);
     end if;
     if p_token is not null then
         if not ojs._on_duty(p_token, p_backend) then

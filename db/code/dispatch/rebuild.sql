@@ -89,6 +89,10 @@ begin
     if not (select ojs._foreign(f.snapshot) from ojs._folded() f) then
         return false;
     end if;
+    if current_setting('server_version_num')::int >= 170000 then
+        -- ojs._notice_copy has limited the transaction to ten seconds, and to count all jobs may take longer.
+        perform set_config('transaction_timeout', '0', true);
+    end if;
     perform ojs._move_clock(ojs._clock_mark(), ojs.now(), 1, '1:1:', '-infinity');
     perform ojs._roll_up();
     perform ojs._catch_up();
