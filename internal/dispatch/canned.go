@@ -11,7 +11,6 @@ import (
 func (d *Dispatcher) Can(jobs func(count int) []sqlcgen.OjsJob) {
 	d.send = statements{
 		fetch: func(_ context.Context, parts []*part) error {
-			d.sent.Add(int64(len(parts)))
 			for _, p := range parts {
 				p.fetched = fetched{jobs: jobs(p.asked), runs: make([]run, len(p.requests))}
 				from := 0
@@ -23,7 +22,6 @@ func (d *Dispatcher) Can(jobs func(count int) []sqlcgen.OjsJob) {
 			return nil
 		},
 		ack: func(_ context.Context, items []ack, _ bool) ([]*sqlcgen.OjsJob, error) {
-			d.sent.Add(1)
 			acked := make([]*sqlcgen.OjsJob, len(items))
 			for i, j := range jobs(len(items)) {
 				acked[i] = &j
@@ -31,7 +29,6 @@ func (d *Dispatcher) Can(jobs func(count int) []sqlcgen.OjsJob) {
 			return acked, nil
 		},
 		settle: func(_ context.Context, items []Settlement, _ bool) ([]Settled, error) {
-			d.sent.Add(1)
 			settled := make([]Settled, len(items))
 			for i, j := range jobs(len(items)) {
 				settled[i].Job = j

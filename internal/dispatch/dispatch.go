@@ -89,8 +89,6 @@ type Dispatcher struct {
 	fullAt    time.Time     // when requeueFull has run
 	anyFull   atomic.Bool   // perhaps there are some in full, so that acknowledgements need no lock where there are none
 	ended     atomic.Uint64 // calls that have ended attempts
-
-	sent atomic.Int64 // statements
 }
 
 // settler ends attempts.
@@ -207,6 +205,3 @@ func (d *Dispatcher) Drain() {
 		}
 	}
 }
-
-// Statements is how many statements have been sent so far.
-func (d *Dispatcher) Statements() int64 { return d.sent.Load() }

@@ -87,7 +87,6 @@ func (d *Dispatcher) enqueueBy(ctx context.Context, by *pg.Batcher[*NewJob, Sett
 // database's.
 func (d *Dispatcher) EnqueueMany(ctx context.Context, jobs []*NewJob, tenant *string) (made []sqlcgen.OjsJob, err error) {
 	err = d.db.WithLockRetry(ctx, tenant, d.opts.Query, func(ctx context.Context, db pg.Brief) error {
-		d.sent.Add(1)
 		made = make([]sqlcgen.OjsJob, len(jobs))
 		return d.send.enqueue(ctx, db, jobs, tenant, false, func(n int, job sqlcgen.OjsJob, _ error) { made[n] = job })
 	})
@@ -98,7 +97,6 @@ func (d *Dispatcher) EnqueueMany(ctx context.Context, jobs []*NewJob, tenant *st
 // database's, and then none was made.
 func (d *Dispatcher) EnqueueEach(ctx context.Context, jobs []*NewJob, tenant *string) (out []Settled, err error) {
 	err = d.db.WithLockRetry(ctx, tenant, d.opts.Query, func(ctx context.Context, db pg.Brief) error {
-		d.sent.Add(1)
 		out = make([]Settled, len(jobs))
 		return d.send.enqueue(ctx, db, jobs, tenant, true, func(n int, job sqlcgen.OjsJob, err error) {
 			if out[n].Job = job; err != nil {
@@ -130,7 +128,6 @@ func (d *Dispatcher) EnqueueOnce(
 	}
 	array = append(array, ']')
 	err = d.db.WithLockRetry(ctx, tenant, d.opts.Query, func(ctx context.Context, db pg.Brief) error {
-		d.sent.Add(1)
 		made = make([]sqlcgen.OjsJob, 0, len(jobs))
 		rows, err := db.Query(ctx, enqueueOnce, key.Name, array, tenant, key.Fingerprint)
 		if err != nil {
@@ -174,7 +171,6 @@ func (d *Dispatcher) enqueueIsolated(ctx context.Context, items []*NewJob) ([]Se
 }
 
 func (d *Dispatcher) enqueueIn(ctx context.Context, db sqlcgen.DBTX, items []*NewJob) ([]Settled, error) {
-	d.sent.Add(1)
 	out := make([]Settled, len(items))
 	err := d.send.enqueue(ctx, db, items, nil, true, func(n int, job sqlcgen.OjsJob, err error) {
 		out[n].Job = job

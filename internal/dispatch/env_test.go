@@ -24,6 +24,7 @@ type env struct {
 	t     *testing.T
 	db    *pgtest.DB
 	stop  func()
+	sent  atomic.Int64  // statements
 	hold  atomic.Bool   // decisions
 	steps chan struct{} // of decisions that are held
 }
@@ -36,6 +37,7 @@ func dispatcher(t *testing.T, opts Options) *env {
 	listener := pg.NewListener(door, log)
 	opts.Fallback, opts.Query = cmp.Or(opts.Fallback, time.Hour), cmp.Or(opts.Query, time.Hour) // however slow the machine is
 	b := &env{t: t, db: db, Dispatcher: New(door, listener, log, opts), steps: make(chan struct{})}
+	b.countStatements()
 	b.holdDecisions()
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -48,6 +50,36 @@ func dispatcher(t *testing.T, opts Options) *env {
 	t.Cleanup(b.stop)
 	return b
 }
+
+// countStatements counts each statement just before it is sent.
+func (b *env) countStatements() {
+	s := b.send
+	b.send = statements{
+		fetch: func(ctx context.Context, parts []*part) error {
+			b.sent.Add(int64(len(parts)))
+			return s.fetch(ctx, parts)
+		},
+		ack: func(ctx context.Context, items []ack, whole bool) ([]*sqlcgen.OjsJob, error) {
+			b.sent.Add(1)
+			return s.ack(ctx, items, whole)
+		},
+		settle: func(ctx context.Context, items []Settlement, whole bool) ([]Settled, error) {
+			b.sent.Add(1)
+			return s.settle(ctx, items, whole)
+		},
+		enqueue: func(ctx context.Context, db sqlcgen.DBTX, items []*NewJob, tenant *string, each bool, made madeJob) error {
+			b.sent.Add(1)
+			return s.enqueue(ctx, db, items, tenant, each, made)
+		},
+		release: func(ctx context.Context, ids, leases []string) ([]string, error) {
+			b.sent.Add(1)
+			return s.release(ctx, ids, leases)
+		},
+	}
+}
+
+// Statements returns how many statements have been sent so far.
+func (b *env) Statements() int64 { return b.sent.Load() }
 
 // holdDecisions has decisions wait, as long as hold is set, until two steps are taken: the database has decided, and it is handed out. A
 // lock there would not do: after a second SQL goes beside the decision that has it.

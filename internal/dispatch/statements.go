@@ -32,7 +32,6 @@ var fetchMany = "select request, pool, " + pg.JobColumns +
 
 // fetchMany decides for several groups in one transaction. No job is handed out before it has committed.
 func (d *Dispatcher) fetchMany(ctx context.Context, parts []*part) error {
-	d.sent.Add(int64(len(parts)))
 	if len(parts) == 1 {
 		rows, err := d.db.Pool().Query(ctx, fetchMany, parts[0].arguments()...)
 		if err != nil {
@@ -182,7 +181,6 @@ func (d *Dispatcher) poolName(id int) (string, error) {
 }
 
 func (d *Dispatcher) releaseMany(ctx context.Context, ids, leases []string) (locked []string, err error) {
-	d.sent.Add(1)
 	return sqlcgen.New(d.db.Pool()).ReleaseMany(ctx, sqlcgen.ReleaseManyParams{Ids: ids, Leases: leases})
 }
 
@@ -194,7 +192,6 @@ var ackManyJobs = "select n, (job)." + strings.ReplaceAll(pg.JobColumns, ", ", "
 
 // ackMany acknowledges what ojs.ack_many can, which is most of what comes, and returns nil for the rest.
 func (d *Dispatcher) ackMany(ctx context.Context, items []ack, whole bool) ([]*sqlcgen.OjsJob, error) {
-	d.sent.Add(1)
 	ids, leases := make([]pgtype.UUID, len(items)), make([]pgtype.UUID, len(items))
 	results := make([][]byte, len(items))
 	workers, tenants := make([]*string, len(items)), make([]*string, len(items))
@@ -245,7 +242,6 @@ var settle = "select " + outcomeColumns + ", " + pg.JobColumns + " from ojs.sett
 
 // settleMany ends attempts by ojs.settle, which says what is wrong with those that cannot be ended.
 func (d *Dispatcher) settleMany(ctx context.Context, items []Settlement, whole bool) ([]Settled, error) {
-	d.sent.Add(1)
 	rows, err := d.db.Pool().Query(ctx, settle, settlements(items), whole)
 	if err != nil {
 		return nil, err

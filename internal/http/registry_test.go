@@ -92,7 +92,6 @@ func TestWaitingWorkersGoOn(t *testing.T) {
 		a.do("POST", "/ojs/v1/admin/workers/w1/quiet", "").want(200)
 		id := a.push(`{"type":"a","args":[]}`)
 		answer := make(chan *reply, 1)
-		before := a.srv.dispatch.Statements()
 		go func() {
 			r, err := a.send(context.Background(), "POST", "/ojs/v1/workers/fetch",
 				`{"queues":["default"],"worker_id":"w1","wait_ms":30000}`)
@@ -101,7 +100,7 @@ func TestWaitingWorkersGoOn(t *testing.T) {
 			}
 			answer <- r
 		}()
-		pgtest.Eventually(a.t, "the fetch is looked at", func() bool { return a.srv.dispatch.Statements() > before })
+		pgtest.Eventually(a.t, "the fetch waits", func() bool { return a.metrics()["ojs_fetches_waiting{}"] == "1" })
 		a.do("POST", route, `{"directive":"running"}`).want(200)
 		if r := <-answer; r != nil {
 			r.want(200).is(map[string]any{"jobs.0.id": id})
