@@ -212,16 +212,11 @@ func checkFields(fields []string) error {
 	return nil
 }
 
-// Next is the first time after `after` at which the schedule is due; zero: there is none. A local time
-// that a clock put forward leaves out is not due. One that comes twice, because the clock is put back, is
-// due the first time only (ojs-cron section 5.2); but what is due in every hour is due in the hour that
-// comes twice, too. anchor is what @every counts from.
-func (s *Schedule) Next(after, anchor time.Time) time.Time {
-	next, _ := s.next(after, anchor)
-	return next
-}
-
-// next tells, too, when clocks were put forward over a local time before it.
+// next returns the first time after `after` at which the schedule is due, or zero if there is none.
+// A local time that a clock put forward leaves out is not due: leftOut holds when clocks were put
+// forward over such a time. A local time that comes twice, because the clock is put back, is due the
+// first time only (ojs-cron section 5.2); but a schedule that is due in every hour is due in both
+// hours. anchor is the time that @every counts from.
 func (s *Schedule) next(after, anchor time.Time) (next time.Time, leftOut []time.Time) {
 	if s.every > 0 {
 		if after.Before(anchor) {

@@ -111,7 +111,7 @@ func TestLocalTimesThatAreLeftOutOrComeTwice(t *testing.T) {
 			}
 			at := utc(t, c.after)
 			for i, want := range c.want {
-				next := schedule.Next(at, at)
+				next, _ := schedule.next(at, at)
 				if got := next.UTC().Format(time.RFC3339); got != want {
 					t.Fatalf("%d: %s, want %s", i, got, want)
 				}
@@ -155,7 +155,8 @@ func TestWhatExpressionsMean(t *testing.T) {
 			continue
 		}
 		after := utc(t, "2026-01-30T10:00:30.5Z")
-		if got := schedule.Next(after, after).UTC().Format(time.RFC3339Nano); got != want {
+		next, _ := schedule.next(after, after)
+		if got := next.UTC().Format(time.RFC3339Nano); got != want {
 			t.Errorf("%q: %s, want %s", expression, got, want)
 		}
 	}
@@ -200,7 +201,8 @@ func TestEveryCountsFromItsAnchor(t *testing.T) {
 		"2026-01-30T10:37:02Z": "2026-01-30T10:37:03Z", "2026-01-30T10:37:03Z": "2026-01-30T11:07:03Z",
 		"2026-01-30T15:00:00Z": "2026-01-30T15:07:03Z",
 	} {
-		if got := schedule.Next(utc(t, after), anchor).UTC().Format(time.RFC3339); got != want {
+		next, _ := schedule.next(utc(t, after), anchor)
+		if got := next.UTC().Format(time.RFC3339); got != want {
 			t.Errorf("after %s: %s, want %s", after, got, want)
 		}
 	}
