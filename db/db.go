@@ -38,10 +38,8 @@ func CompareReleases(a, b string) int {
 	return slices.Compare(numbers(a), numbers(b))
 }
 
-// Migrations holds the goose files as "migrations/*.sql".
-//
 //go:embed migrations/*.sql
-var Migrations embed.FS
+var migrations embed.FS
 
 //go:embed code
 var code embed.FS
@@ -50,7 +48,7 @@ var code embed.FS
 // remembers which migrations it was made with.
 func Hash() string { return hash() }
 
-var hash = sync.OnceValue(func() string { return HashUpTo(math.MaxInt64) })
+var hash = sync.OnceValue(func() string { return HashOf(Files(), math.MaxInt64) })
 
 // Version is the number of the last migration.
 func Version() int64 { return version() }
@@ -63,7 +61,7 @@ var version = sync.OnceValue(func() (last int64) {
 })
 
 // Files are the migrations without their directory.
-func Files() fs.FS { return sub(Migrations, "migrations") }
+func Files() fs.FS { return sub(migrations, "migrations") }
 
 // Code are the files of code without their directory: rooms with files, and at the top what is applied with every change.
 func Code() fs.FS { return sub(code, "code") }
@@ -76,11 +74,8 @@ func sub(files embed.FS, dir string) fs.FS {
 	return below
 }
 
-// HashUpTo is the hash of a database that stopped at a version: over the files whose number
-// is not above it.
-func HashUpTo(version int64) string { return HashOf(Files(), version) }
-
-// HashOf is HashUpTo for other migrations.
+// HashOf is the hash of a database that stopped at a version: over the migrations whose number is not
+// above it.
 func HashOf(migrations fs.FS, version int64) string {
 	sum := sha256.New()
 	for _, entry := range files(migrations) {

@@ -72,7 +72,6 @@ func MigrateFrom(ctx context.Context, from Source, url string, direction Directi
 
 // Migration is one file of db/migrations and whether the database has it.
 type Migration struct {
-	Version   int64
 	Name      string
 	Applied   bool
 	AppliedAt time.Time
@@ -119,7 +118,7 @@ func Status(ctx context.Context, url string) (SchemaStatus, error) {
 	missing := false
 	for _, source := range m.provider.ListSources() {
 		at, ok := applied[source.Version]
-		status.Migrations = append(status.Migrations, Migration{Version: source.Version, Name: source.Path, Applied: ok, AppliedAt: at})
+		status.Migrations = append(status.Migrations, Migration{Name: source.Path, Applied: ok, AppliedAt: at})
 		missing = missing || !ok
 	}
 	var noted bool
