@@ -184,9 +184,7 @@ func (s *stage) recover() {
 
 func (s *stage) exec(sql string, args ...any) {
 	s.t.Helper()
-	if _, err := s.pool.Exec(s.t.Context(), sql, args...); err != nil {
-		s.t.Fatalf("%s: %v", sql, err)
-	}
+	pgtest.Exec(s.t, s.pool, sql, args...)
 }
 
 // one is a value as text, null as -.

@@ -57,7 +57,7 @@ func TestABadJobAmongMany(t *testing.T) {
 			ids[i] = j.ID
 		})
 		if i == 0 {
-			b.blocked(1)
+			b.db.BlockedSessions(1)
 		}
 	}
 	pgtest.Eventually(b.t, "the others are in line", func() bool { return b.enqueues.Waiting() == len(ids)-1 })
@@ -84,7 +84,7 @@ func TestAnIDThatAnotherTransactionIsAddingDelaysNobodyElse(t *testing.T) {
 			_, err := b.Enqueue(t.Context(), newJob(`{"id": "`+taken+`", "type": "x", "args": [], "queue": "`+queue+`"}`, &acme))
 			stuck <- err
 		}()
-		b.blocked(1)
+		b.db.BlockedSessions(1)
 		for _, job := range []struct {
 			tenant *string
 			flat   string

@@ -127,17 +127,12 @@ func (b *env) deciding(ctx context.Context, f Fetch) (answers <-chan answer, goO
 
 func (b *env) exec(sql string, args ...any) {
 	b.t.Helper()
-	if _, err := b.db.Pool.Exec(b.t.Context(), sql, args...); err != nil {
-		b.t.Fatal(err)
-	}
+	pgtest.Exec(b.t, b.db.Pool, sql, args...)
 }
 
-func (b *env) count(sql string, args ...any) (n int) {
+func (b *env) count(sql string, args ...any) int {
 	b.t.Helper()
-	if err := b.db.Pool.QueryRow(b.t.Context(), sql, args...).Scan(&n); err != nil {
-		b.t.Fatal(err)
-	}
-	return n
+	return pgtest.One[int](b.t, b.db.Pool, sql, args...)
 }
 
 // session begins a transaction that goes on until the returned function ends it.
@@ -160,14 +155,6 @@ func (b *env) session(sql string, args ...any) (end func(string)) {
 			b.t.Error(err)
 		}
 	}
-}
-
-// blocked waits until so many of our sessions wait for a lock.
-func (b *env) blocked(n int) {
-	b.t.Helper()
-	pgtest.Eventually(b.t, "sessions wait for a lock", func() bool {
-		return b.count("select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'") == n
-	})
 }
 
 // waiting waits until so many requests wait and nothing is left to be told about their queues.

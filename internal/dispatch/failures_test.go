@@ -10,17 +10,18 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
 var timestamp = regexp.MustCompile(`(?m)^time=\S+ level=INFO msg="attempts failed within the last minute" `)
 
 // told is what the log says of failed attempts.
-func told(log *logged) string {
-	return timestamp.ReplaceAllString(strings.Join(log.lines(), "\n"), "")
+func told(log *pgtest.Log) string {
+	return timestamp.ReplaceAllString(strings.TrimSpace(log.String()), "")
 }
 
-func failuresOf(log *logged) *failures {
+func failuresOf(log *pgtest.Log) *failures {
 	return &failures{log: slog.New(slog.NewTextHandler(log, nil))}
 }
 
@@ -35,7 +36,7 @@ func (f *failures) fails(kind, tenant, state, message string) {
 // What fails is a line for each type, that which fails most often first, with the last one as an example.
 func TestFailedAttemptsAreToldByType(t *testing.T) {
 	t.Parallel()
-	log := &logged{}
+	log := &pgtest.Log{}
 	f := failuresOf(log)
 	f.fails("send_sms", "acme", "discarded", "first")
 	for _, tenant := range []string{"acme", "globex", "acme"} {
@@ -51,9 +52,9 @@ type=send_sms attempts=1 discarded=1 tenants=1 tenant=acme queue=mail job=of-acm
 	if got := told(log); got != fmt.Sprintf(want, strings.Repeat("ä", failureMessage/2)) {
 		t.Errorf("logged is\n%s", got)
 	}
-	before := len(log.lines())
+	before := len(log.Lines())
 	f.tell()
-	if lines := log.lines(); len(lines) != before {
+	if lines := log.Lines(); len(lines) != before {
 		t.Errorf("what was told is told again: %s", lines[before:])
 	}
 }
@@ -61,7 +62,7 @@ type=send_sms attempts=1 discarded=1 tenants=1 tenant=acme queue=mail job=of-acm
 // However many types and tenants there are: as many have lines of their own as there is room for, and the rest one.
 func TestFailedAttemptsThatAreRememberedAreBounded(t *testing.T) {
 	t.Parallel()
-	log := &logged{}
+	log := &pgtest.Log{}
 	f := failuresOf(log)
 	for i := range failureTypes + 50 {
 		f.fails(fmt.Sprint("type", i), "acme", "retryable", "")
@@ -102,7 +103,7 @@ func TestMessagesAreClipped(t *testing.T) {
 func TestFailedAttemptsAreToldEachMinute(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		log := &logged{}
+		log := &pgtest.Log{}
 		f := failuresOf(log)
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
@@ -125,7 +126,7 @@ func TestFailedAttemptsAreToldEachMinute(t *testing.T) {
 func TestFailedAttemptsAreToldWhenTheServerStops(t *testing.T) {
 	t.Parallel()
 	b := dispatcher(t, Options{})
-	log := &logged{}
+	log := &pgtest.Log{}
 	b.failures.log = slog.New(slog.NewTextHandler(log, nil))
 	jobs := b.active(4)
 	for i, whole := range []bool{false, true} {

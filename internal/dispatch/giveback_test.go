@@ -1,7 +1,6 @@
 package dispatch
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -19,24 +18,6 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
-// logged collects what is logged.
-type logged struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *logged) Write(line []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(line)
-}
-
-func (l *logged) lines() []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Split(strings.TrimSpace(l.text.String()), "\n")
-}
-
 // Two clients hang up with a thousand jobs each while PostgreSQL is killed. It is one line in the log, and the jobs are available as soon
 // as PostgreSQL is back; their leases would last an hour.
 func TestJobsAreGivenBackWhenPostgreSQLIsBack(t *testing.T) {
@@ -46,7 +27,7 @@ func TestJobsAreGivenBackWhenPostgreSQLIsBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	log := &logged{}
+	log := &pgtest.Log{}
 	d := New(db, nil, slog.New(slog.NewTextHandler(log, nil)), Options{})
 	ctx, stop := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -67,10 +48,10 @@ func TestJobsAreGivenBackWhenPostgreSQLIsBack(t *testing.T) {
 	for _, jobs := range held {
 		d.GiveBack(jobs)
 	}
-	pgtest.Eventually(t, "the failure is logged", func() bool { return len(log.lines()[0]) > 0 })
+	pgtest.Eventually(t, "the failure is logged", func() bool { return len(log.Lines()[0]) > 0 })
 	own.Start()
 	pgtest.Eventually(t, "the jobs are given back", func() bool {
-		return strings.Contains(strings.Join(log.lines(), ""), "are not held any more")
+		return strings.Contains(log.String(), "are not held any more")
 	})
 	conn, err := pgx.Connect(t.Context(), own.URL)
 	if err != nil {
@@ -82,7 +63,7 @@ func TestJobsAreGivenBackWhenPostgreSQLIsBack(t *testing.T) {
 	if err := conn.QueryRow(t.Context(), sql).Scan(&available); err != nil || available != 2000 {
 		t.Errorf("%d jobs are available (%v)", available, err)
 	}
-	if lines := log.lines(); len(lines) > 2 {
+	if lines := log.Lines(); len(lines) > 2 {
 		t.Errorf("%d lines: %s", len(lines), strings.Join(lines[:3], "\n"))
 	}
 }
@@ -123,7 +104,7 @@ func TestLostAndLockedJobsKeepNoOtherFromGoingBack(t *testing.T) {
 // However long somebody has a job locked, jobs that come later go back at once; at the end the locked one alone is given up.
 func TestALockedJobSlowsNoOtherDown(t *testing.T) {
 	t.Parallel()
-	log := &logged{}
+	log := &pgtest.Log{}
 	d := New(nil, nil, slog.New(slog.NewTextHandler(log, nil)), Options{})
 	sent := make(chan string, 1000)
 	d.send.release = func(_ context.Context, ids, _ []string) (locked []string, err error) {
@@ -162,20 +143,20 @@ func TestALockedJobSlowsNoOtherDown(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
 	d.Run(ctx)
-	lines := strings.Join(log.lines(), "\n")
+	lines := log.String()
 	if !strings.Contains(lines, "before the server stopped") || !strings.Contains(lines, "jobs=1 ") {
 		t.Errorf("logged %s", lines)
 	}
 	giveBack("late")
-	if d.back.running || len(d.back.jobs) > 0 || strings.Count(strings.Join(log.lines(), ""), "before the server stopped") != 2 {
-		t.Errorf("running %v with %d jobs, logged %q", d.back.running, len(d.back.jobs), log.lines())
+	if d.back.running || len(d.back.jobs) > 0 || strings.Count(log.String(), "before the server stopped") != 2 {
+		t.Errorf("running %v with %d jobs, logged %q", d.back.running, len(d.back.jobs), log.Lines())
 	}
 }
 
 // Without a database the list stays within its bound, and forgets jobs whose leases have ended.
 func TestTheListOfJobsToGiveBackIsBounded(t *testing.T) {
 	t.Parallel()
-	log := &logged{}
+	log := &pgtest.Log{}
 	d := New(nil, nil, slog.New(slog.NewTextHandler(log, nil)), Options{GiveBacks: 10})
 	sent, away := make(chan int), make(chan error)
 	d.send.release = func(_ context.Context, ids, _ []string) ([]string, error) {
@@ -214,9 +195,9 @@ func TestTheListOfJobsToGiveBackIsBounded(t *testing.T) {
 		return true
 	})
 	pgtest.Eventually(t, "it is told how many come back later", func() bool {
-		return strings.Contains(strings.Join(log.lines(), ""), "jobs=15 not_held_any_more=0")
+		return strings.Contains(log.String(), "jobs=15 not_held_any_more=0")
 	})
-	if lines := log.lines(); len(lines) != 2 {
+	if lines := log.Lines(); len(lines) != 2 {
 		t.Errorf("%d lines: %q", len(lines), lines)
 	}
 }
@@ -224,7 +205,7 @@ func TestTheListOfJobsToGiveBackIsBounded(t *testing.T) {
 // A server that stops tries once more, and does not wait until the database is back.
 func TestAServerThatStopsDoesNotWaitForTheDatabase(t *testing.T) {
 	t.Parallel()
-	log := &logged{}
+	log := &pgtest.Log{}
 	d := New(nil, nil, slog.New(slog.NewTextHandler(log, nil)), Options{})
 	d.send.release = func(context.Context, []string, []string) ([]string, error) { return nil, errors.New("away") }
 	ctx, stop := context.WithCancel(t.Context())
@@ -233,7 +214,7 @@ func TestAServerThatStopsDoesNotWaitForTheDatabase(t *testing.T) {
 	d.GiveBack([]sqlcgen.OjsJob{{ID: "1", Lease: &lease, StartedAt: &now, LeaseExpiresAt: &end}})
 	stop()
 	d.Run(ctx)
-	if lines := strings.Join(log.lines(), "\n"); !strings.Contains(lines, "before the server stopped") {
+	if lines := log.String(); !strings.Contains(lines, "before the server stopped") {
 		t.Errorf("logged %s", lines)
 	}
 }

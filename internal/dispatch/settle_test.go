@@ -40,7 +40,7 @@ func TestSettlementsShareAStatementAndEachHasItsOwnResult(t *testing.T) {
 		})
 		// The first ACK and the first NACK go alone.
 		if i < 2 {
-			b.blocked(i + 1)
+			b.db.BlockedSessions(i + 1)
 		}
 	}
 	by := b.settlers[true]
@@ -93,7 +93,7 @@ func TestOnlyJobsThatAreWantedAreRead(t *testing.T) {
 		})
 		// The first of each kind goes alone.
 		if i < 4 {
-			b.blocked(i + 1)
+			b.db.BlockedSessions(i + 1)
 		}
 	}
 	pgtest.Eventually(b.t, "the others are in line", func() bool {

@@ -33,13 +33,13 @@ type api struct {
 	url  string
 	pool *pgxpool.Pool // superuser, for looking behind the server's back
 	db   *pgtest.DB
-	log  *logs
+	log  *pgtest.Log
 }
 
 func start(t *testing.T, adjust ...func(*Config)) *api {
 	t.Helper()
 	db := pgtest.New(t)
-	a := &api{t: t, db: db, pool: db.Pool, log: &logs{}}
+	a := &api{t: t, db: db, pool: db.Pool, log: &pgtest.Log{}}
 	a.serve(db.Open(), adjust...)
 	return a
 }
@@ -77,24 +77,6 @@ func (a *api) serve(door *pg.DB, adjust ...func(*Config)) {
 			t.Log(a.log.String())
 		}
 	})
-}
-
-// logs collects what the server logs.
-type logs struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *logs) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(p)
-}
-
-func (l *logs) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
 }
 
 type reply struct {
@@ -240,9 +222,5 @@ func (a *api) fetchOne(queue string, headers ...string) *reply {
 
 func (a *api) count(query string, args ...any) int {
 	a.t.Helper()
-	var n int
-	if err := a.pool.QueryRow(context.Background(), query, args...).Scan(&n); err != nil {
-		a.t.Fatal(err)
-	}
-	return n
+	return pgtest.One[int](a.t, a.pool, query, args...)
 }

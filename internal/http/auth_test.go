@@ -358,7 +358,7 @@ func TestAKeyThatEndsWhileAFetchWaits(t *testing.T) {
 func TestARevokedKeyIsRefusedByEveryServer(t *testing.T) {
 	t.Parallel()
 	a := guarded(t)
-	b := &api{t: t, db: a.db, pool: a.pool, log: &logs{}}
+	b := &api{t: t, db: a.db, pool: a.pool, log: &pgtest.Log{}}
 	b.serve(a.db.Open(), func(c *Config) { c.APIKeys = true })
 	key := a.key("acme", "{produce}")
 	const job = `{"type": "a", "args": []}`

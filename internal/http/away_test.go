@@ -146,7 +146,7 @@ func TestEveryRouteSurvivesPostgres(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(door.Close)
-	a := &api{t: t, log: &logs{}}
+	a := &api{t: t, log: &pgtest.Log{}}
 	if a.pool, err = pgxpool.New(context.Background(), database.URL); err != nil {
 		t.Fatal(err)
 	}

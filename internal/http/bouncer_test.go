@@ -22,7 +22,7 @@ func TestThroughPgBouncer(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(door.Close)
-	a := &api{t: t, db: db, pool: db.Pool, log: &logs{}}
+	a := &api{t: t, db: db, pool: db.Pool, log: &pgtest.Log{}}
 	a.serve(door)
 	without := start(t)
 	for range 2 {

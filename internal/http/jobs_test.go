@@ -327,7 +327,7 @@ func TestAnotherDefaultTenant(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	pgtest.Exec(t, db.Pool, "select ojs.configure(p_default_tenant => 'house')")
-	a := &api{t: t, db: db, pool: db.Pool, log: &logs{}}
+	a := &api{t: t, db: db, pool: db.Pool, log: &pgtest.Log{}}
 	a.serve(db.Open())
 	a.do("POST", "/ojs/v1/jobs", `{"type":"a","args":[]}`).want(201).absent("job.meta.tenant_id")
 	a.do("POST", "/ojs/v1/jobs", `{"type":"a","args":[]}`,

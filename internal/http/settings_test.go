@@ -18,7 +18,7 @@ func TestSettingsOfTheRoleChangeNoAnswer(t *testing.T) {
 			t.Parallel()
 			d := pgtest.New(t)
 			pgtest.Exec(t, d.Pool, fmt.Sprintf("alter role %s set %s = '%s'", d.RoleName("service"), name, value))
-			a := &api{t: t, db: d, pool: d.Pool, log: &logs{}}
+			a := &api{t: t, db: d, pool: d.Pool, log: &pgtest.Log{}}
 			a.serve(d.Open())
 			const args = `["日本語", "C:\\x"]`
 			a.do("POST", "/ojs/v1/jobs", `{"type":"a","args":`+args+`,"options":{"queue":"q"}}`).want(201)

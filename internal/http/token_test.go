@@ -173,7 +173,7 @@ func TestTokensWhileTheIssuerIsAway(t *testing.T) {
 // The log says who asked, and never with what.
 func TestTheLogNamesTheCaller(t *testing.T) {
 	t.Parallel()
-	all := &logs{}
+	all := &pgtest.Log{}
 	a := start(t, func(c *Config) {
 		c.APIKeys, c.Tokens = true, tokens(t)
 		c.Logger = slog.New(slog.NewTextHandler(all, &slog.HandlerOptions{Level: slog.LevelDebug}))

@@ -54,7 +54,12 @@ func sign(t testing.TB, alg jose.SignatureAlgorithm, k any, kid string, payload 
 	if kid != "" {
 		options = options.WithHeader("kid", kid)
 	}
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: alg, Key: k}, options)
+	return signWith(t, jose.SigningKey{Algorithm: alg, Key: k}, options, payload)
+}
+
+func signWith(t testing.TB, key jose.SigningKey, options *jose.SignerOptions, payload any) string {
+	t.Helper()
+	signer, err := jose.NewSigner(key, options)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -237,18 +242,8 @@ func TestTokensThatAreRefused(t *testing.T) {
 // critical has a header that says that it must be understood.
 func critical(t *testing.T) string {
 	t.Helper()
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.HS256, Key: []byte(secret)},
-		(&jose.SignerOptions{}).WithHeader("crit", []string{"only-on-mondays"}).WithHeader("only-on-mondays", true))
-	if err != nil {
-		t.Fatal(err)
-	}
-	body, _ := json.Marshal(claims(nil))
-	signed, err := signer.Sign(body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	token, _ := signed.CompactSerialize()
-	return token
+	options := (&jose.SignerOptions{}).WithHeader("crit", []string{"only-on-mondays"}).WithHeader("only-on-mondays", true)
+	return signWith(t, jose.SigningKey{Algorithm: jose.HS256, Key: []byte(secret)}, options, claims(nil))
 }
 
 func twice(t *testing.T) string {
@@ -260,17 +255,7 @@ func twice(t *testing.T) string {
 // embedded is signed with the attacker's key, which stands in its header.
 func embedded(t *testing.T) string {
 	t.Helper()
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.RS256, Key: otherRSA}, &jose.SignerOptions{EmbedJWK: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	body, _ := json.Marshal(claims(nil))
-	signed, err := signer.Sign(body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	token, _ := signed.CompactSerialize()
-	return token
+	return signWith(t, jose.SigningKey{Algorithm: jose.RS256, Key: otherRSA}, &jose.SignerOptions{EmbedJWK: true}, claims(nil))
 }
 
 func asJSON(t *testing.T) string {

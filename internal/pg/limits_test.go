@@ -1,7 +1,6 @@
 package pg_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -230,28 +229,11 @@ func TestFunctionsMayShareAToken(t *testing.T) {
 	}
 }
 
-type logged struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *logged) Write(line []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(line)
-}
-
-func (l *logged) has(text string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Contains(l.text.String(), text)
-}
-
 // A mistake in a function that the listener calls ends neither what hears of commits nor what registers queues.
 func TestAListenerThatPanicsGoesOn(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
-	log := &logged{}
+	log := &pgtest.Log{}
 	l := pg.NewListener(d.Open(), slog.New(slog.NewTextHandler(log, nil)))
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -285,6 +267,6 @@ func TestAListenerThatPanicsGoesOn(t *testing.T) {
 	pgtest.Exec(t, d.Pool, "select ojs.enqueue('x', p_queue => 'b')")
 	receive(t, b)
 	for _, text := range []string{"a mistake when woken", "a mistake when notified"} {
-		pgtest.Eventually(t, text+" is logged", func() bool { return log.has(text) })
+		pgtest.Eventually(t, text+" is logged", func() bool { return strings.Contains(log.String(), text) })
 	}
 }

@@ -15,7 +15,7 @@ import (
 func TestMetricsOfTheClock(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	door, log := db.Open(), warnings(&logs{})
+	door, log := db.Open(), warnings(&pgtest.Log{})
 	listener := pg.NewListener(door, log)
 	s := New(door, listener, log, time.Hour)
 	all := prometheus.NewRegistry()

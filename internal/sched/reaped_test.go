@@ -12,7 +12,7 @@ import (
 // Attempts that the clock ends are in the log, at once, and those that follow in a line for each minute.
 func TestAttemptsThatTheClockEndsAreLoggedInSum(t *testing.T) {
 	t.Parallel()
-	log := &logs{}
+	log := &pgtest.Log{}
 	c := &clock{Scheduler: &Scheduler{log: slog.New(slog.NewTextHandler(log, nil))}}
 	at := time.Now()
 	for second := range 150 {
@@ -40,7 +40,7 @@ func counts(log string) string {
 func TestAClockThatStopsLogsWhatItHasEnded(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	log := &logs{}
+	log := &pgtest.Log{}
 	s := New(db.Open(), nil, slog.New(slog.NewTextHandler(log, nil)), 5*time.Millisecond)
 	t.Run("while it runs", func(t *testing.T) {
 		inBackground(t, s.Run)

@@ -1,7 +1,6 @@
 package sched
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -42,30 +41,13 @@ func clockProcess(url string) {
 	New(db, listener, log, 0).Run(ctx)
 }
 
-type logs struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *logs) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(p)
-}
-
-func (l *logs) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
-}
-
 // warnings logs what should not happen.
-func warnings(log *logs) *slog.Logger {
+func warnings(log *pgtest.Log) *slog.Logger {
 	return slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))
 }
 
 // run starts a scheduler that is stopped, and seen to stop, at the end of the test.
-func run(t *testing.T, db *pgtest.DB, log *logs, every time.Duration) {
+func run(t *testing.T, db *pgtest.DB, log *pgtest.Log, every time.Duration) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -95,7 +77,7 @@ func TestDueJobsBecomeAvailableAndDeadWorkersLoseTheirs(t *testing.T) {
 	pgtest.Exec(t, db.Pool, "select ojs.enqueue('abandoned', p_queue => 'held')")
 	pgtest.Exec(t, db.Pool, "select * from ojs.fetch(array['held'], p_visibility_timeout_ms => 1000)")
 	// Two servers tick at once, and nothing is done twice.
-	log := &logs{}
+	log := &pgtest.Log{}
 	run(t, db, log, 10*time.Millisecond)
 	run(t, db, log, 10*time.Millisecond)
 	db.Eventually("the scheduled job is available", "select state = 'available' from ojs.job where queue = 'due'")
@@ -113,7 +95,7 @@ func TestMoreThanOneBatchIsDoneWithoutPause(t *testing.T) {
 		insert into ojs.jobs (tenant_id, type, scheduled_at)
 		select 'acme', 'a', ojs.now() + interval '30 minutes' from generate_series(1, 2500)`)
 	// The next beat is an hour away, so the three batches belong to the first.
-	run(t, db, &logs{}, time.Hour)
+	run(t, db, &pgtest.Log{}, time.Hour)
 	db.Eventually("all are available", "select count(*) = 2500 from ojs.job where state = 'available'")
 }
 
@@ -123,7 +105,7 @@ func TestErrorsAreLoggedAndSurvived(t *testing.T) {
 	if _, err := db.Pool.Exec(t.Context(), "alter function ojs.tick(int, text, int, int) rename to tick_away"); err != nil {
 		t.Fatal(err)
 	}
-	log := &logs{}
+	log := &pgtest.Log{}
 	run(t, db, log, 5*time.Millisecond)
 	pgtest.Eventually(t, "the failure is logged", func() bool { return strings.Contains(log.String(), "the tick failed") })
 	pgtest.Exec(t, db.Pool, "alter function ojs.tick_away(int, text, int, int) rename to tick")
@@ -138,7 +120,7 @@ func TestErrorsAreLoggedAndSurvived(t *testing.T) {
 func TestHeldDispatchIsLogged(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	log := &logs{}
+	log := &pgtest.Log{}
 	run(t, db, log, 5*time.Millisecond)
 	for range 2 {
 		was := log.String()
@@ -172,7 +154,7 @@ func TestATickThatIsTooMuchIsMadeSmaller(t *testing.T) {
 		t.Fatal(err)
 	}
 	due(t, db, enqueueDue, "due")
-	run(t, db, &logs{}, 5*time.Millisecond)
+	run(t, db, &pgtest.Log{}, 5*time.Millisecond)
 	db.Eventually("the scheduled job is available", "select state = 'available' from ojs.job")
 }
 
@@ -199,7 +181,7 @@ func TestTheClockGoesOnWhileCronJobsArePlanned(t *testing.T) {
 	if _, err := held.Exec(t.Context(), "lock table public.slow"); err != nil {
 		t.Fatal(err)
 	}
-	run(t, db, &logs{}, 5*time.Millisecond)
+	run(t, db, &pgtest.Log{}, 5*time.Millisecond)
 	db.Eventually("cron jobs are being planned",
 		"select exists (select from pg_locks where relation = 'public.slow'::regclass and not granted)")
 	const planning = "select coalesce(min(a.query_start), 'epoch') from pg_locks l join pg_stat_activity a using (pid) where " +
@@ -251,7 +233,7 @@ func heavySleepers(t *testing.T, db *pgtest.DB) (ticks func() int) {
 
 // start starts a clock with a listener of its own, which stop ends in good order. The listener is connected before: that it comes would
 // wake the clock, and one that is woken again within a second stays awake.
-func start(t *testing.T, db *pgtest.DB, log *logs, every time.Duration) (s *Scheduler, stop func()) {
+func start(t *testing.T, db *pgtest.DB, log *pgtest.Log, every time.Duration) (s *Scheduler, stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -276,7 +258,7 @@ func connected(t *testing.T, listener *pg.Listener) {
 }
 
 // asleep starts a clock and returns when it is registered and has looked again.
-func asleep(t *testing.T, db *pgtest.DB, log *logs, every time.Duration) *Scheduler {
+func asleep(t *testing.T, db *pgtest.DB, log *pgtest.Log, every time.Duration) *Scheduler {
 	t.Helper()
 	s, _ := start(t, db, log, every)
 	db.Eventually("the clock sleeps", fmt.Sprintf("select exists (select from ojs.sleeper where token = '%s')", s.token))
@@ -296,7 +278,7 @@ func TestSleepingClockIsWokenForWhatIsDueSoon(t *testing.T) {
 			t.Parallel()
 			db := pgtest.New(t)
 			ticks := heavySleepers(t, db)
-			log := &logs{}
+			log := &pgtest.Log{}
 			asleep(t, db, log, time.Millisecond)
 			before := ticks()
 			if _, err := db.Pool.Exec(t.Context(), c.sql); err != nil {
@@ -320,7 +302,7 @@ func TestNothingIsLostBetweenLookingAndSleeping(t *testing.T) {
 	db := pgtest.New(t)
 	heavySleepers(t, db)
 	opened := db.Open()
-	log := &logs{}
+	log := &pgtest.Log{}
 	logger := warnings(log)
 	ctx, stop := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -366,7 +348,7 @@ func TestOneOfTwoClocksSleepsAndTheOtherStandsBy(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	ticks := heavySleepers(t, db)
-	log := &logs{}
+	log := &pgtest.Log{}
 	asleep(t, db, log, Every)
 	second, _ := start(t, db, log, Every)
 	before := ticks()
@@ -397,7 +379,7 @@ func TestOneOfTwoClocksSleepsAndTheOtherStandsBy(t *testing.T) {
 func TestDutyPassesOn(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	log := &logs{}
+	log := &pgtest.Log{}
 	var working atomic.Int32
 	type server struct {
 		clock *Scheduler
@@ -441,7 +423,7 @@ func TestClockThatNobodyCanWakeBeats(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	heavySleepers(t, db)
-	log := &logs{}
+	log := &pgtest.Log{}
 	clock := asleep(t, db, log, 5*time.Millisecond)
 	for i := range 2 {
 		if _, err := db.Pool.Exec(t.Context(), `
@@ -460,7 +442,7 @@ func TestSleepingClockIsIdle(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	ticks := heavySleepers(t, db)
-	asleep(t, db, &logs{}, time.Millisecond)
+	asleep(t, db, &pgtest.Log{}, time.Millisecond)
 	before := ticks()
 	if got := pgtest.AtRest(t, "the clock sleeps", func() int64 { return int64(ticks()) }) - int64(before); got > 20 {
 		t.Errorf("%d ticks while there was nothing to do", got)

@@ -29,7 +29,7 @@ func (p panicky) Handle(ctx context.Context, r slog.Record) error {
 	return p.Handler.Handle(ctx, r)
 }
 
-func panickyLog(log *logs, message string) (*slog.Logger, *atomic.Bool) {
+func panickyLog(log *pgtest.Log, message string) (*slog.Logger, *atomic.Bool) {
 	p := panicky{slog.NewTextHandler(log, nil), message, &atomic.Bool{}}
 	return slog.New(p), p.panicked
 }
@@ -44,7 +44,7 @@ func inBackground(t *testing.T, run func(context.Context)) {
 	})
 }
 
-func wantLogged(t *testing.T, log *logs, panicked *atomic.Bool, text string) {
+func wantLogged(t *testing.T, log *pgtest.Log, panicked *atomic.Bool, text string) {
 	t.Helper()
 	if !panicked.Load() || !strings.Contains(log.String(), text) || !strings.Contains(log.String(), "level=ERROR") {
 		t.Errorf("panicked: %v; logged: %s", panicked.Load(), log.String())
@@ -54,7 +54,7 @@ func wantLogged(t *testing.T, log *logs, panicked *atomic.Bool, text string) {
 func TestAClockThatPanicsGoesOn(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	log := &logs{}
+	log := &pgtest.Log{}
 	logger, panicked := panickyLog(log, "tick")
 	inBackground(t, New(db.Open(), nil, logger, 5*time.Millisecond).Run)
 	for _, queue := range []string{"first", "second"} {
@@ -72,7 +72,7 @@ func TestPlanningThatPanicsGoesOn(t *testing.T) {
 	if _, err := db.Pool.Exec(t.Context(), "select ojs.put_cron('bad', '0 0 30 2 *', 'a')"); err != nil {
 		t.Fatal(err)
 	}
-	log := &logs{}
+	log := &pgtest.Log{}
 	logger, panicked := panickyLog(log, "a cron job cannot be planned")
 	inBackground(t, New(db.Open(), nil, logger, 5*time.Millisecond).Run)
 	db.Eventually("the database is told why", "select error is not null from ojs.cron")
@@ -82,7 +82,7 @@ func TestPlanningThatPanicsGoesOn(t *testing.T) {
 func TestUpkeepThatPanicsGoesOn(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	log := &logs{}
+	log := &pgtest.Log{}
 	logger, panicked := panickyLog(log, "upkeep")
 	const steps = "select count(*) > 1 from public.steps"
 	if _, err := db.Pool.Exec(t.Context(), `
@@ -109,7 +109,7 @@ func TestACronJobThatPanicsKeepsNoOtherFromBeingPlanned(t *testing.T) {
 		select ojs.put_cron(name, '0 0 30 2 *', 'a') from unnest(array['a', 'b', 'c']) name`); err != nil {
 		t.Fatal(err)
 	}
-	log := &logs{}
+	log := &pgtest.Log{}
 	logger, panicked := panickyLog(log, "a cron job cannot be planned")
 	if err := NewCron(db.Open(), logger).Plan(t.Context()); err == nil {
 		t.Error("no error")
@@ -164,7 +164,7 @@ func TestALockedCronJobKeepsNoOtherFromBeingPlanned(t *testing.T) {
 	defer func() { _ = held.Rollback(context.Background()) }()
 	pgtest.Exec(t, held, "select ojs.configure_cron('mine', p_enabled => true, p_tenant => 'a')")
 	pgtest.Exec(t, db.Pool, "select ojs.put_cron('theirs', '@daily', 'a', p_tenant => t) from unnest(array['b', 'c']) t")
-	log := &logs{}
+	log := &pgtest.Log{}
 	run(t, db, log, 5*time.Millisecond)
 	const planned = "select count(*) = $1::int from ojs.cron where cardinality(upcoming) > 1"
 	db.Eventually("the others are planned", planned, 2)

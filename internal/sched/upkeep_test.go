@@ -14,7 +14,7 @@ import (
 )
 
 // keepsUp starts an upkeep with a listener of its own, and waits until that listens.
-func keepsUp(t *testing.T, db *pgtest.DB, log *logs) {
+func keepsUp(t *testing.T, db *pgtest.DB, log *pgtest.Log) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -36,7 +36,7 @@ func TestUpkeepNoticesNewSettings(t *testing.T) {
 	if _, err := db.Pool.Exec(t.Context(), "select ojs.configure(p_retention => '0')"); err != nil {
 		t.Fatal(err)
 	}
-	log := &logs{}
+	log := &pgtest.Log{}
 	keepsUp(t, db, log)
 	if _, err := db.Pool.Exec(t.Context(), "select ojs.configure(p_retention => '1 day')"); err != nil {
 		t.Fatal(err)
@@ -55,7 +55,7 @@ func TestUpkeepBesideWork(t *testing.T) {
 	if _, err := db.Pool.Exec(t.Context(), "select ojs.configure(p_retention => '10 seconds')"); err != nil {
 		t.Fatal(err)
 	}
-	log := &logs{}
+	log := &pgtest.Log{}
 	run(t, db, log, Every)
 	keepsUp(t, db, log)
 	keepsUp(t, db, log)
@@ -115,7 +115,7 @@ func TestUpkeepSurvivesErrors(t *testing.T) {
 	if _, err := db.Pool.Exec(t.Context(), "alter function ojs.upkeep() rename to upkeep_away"); err != nil {
 		t.Fatal(err)
 	}
-	log := &logs{}
+	log := &pgtest.Log{}
 	keepsUp(t, db, log)
 	pgtest.Eventually(t, "the failure is logged", func() bool { return strings.Contains(log.String(), "the upkeep failed") })
 	if _, err := db.Pool.Exec(t.Context(), "alter function ojs.upkeep_away() rename to upkeep"); err != nil {
