@@ -18,15 +18,7 @@ import (
 const jobsQuery = kit.Paged + "queue state type cursor sort order since until"
 
 func (a *Admin) jobRoutes() []kit.Route {
-	return kit.Scoped([]kit.Route{
-		{
-			Method: http.MethodGet, Path: v1 + "/jobs", Scope: kit.Read, Queues: kit.QueueInQuery,
-			Query: jobsQuery, OfTenant: true, Handler: a.listJobs,
-		},
-		{
-			Method: http.MethodGet, Path: v1 + "/admin/jobs", Scope: kit.Read, Queues: kit.QueueInQuery,
-			Query: jobsQuery, OfTenant: true, Handler: a.listJobs,
-		},
+	return kit.Scoped(append([]kit.Route{
 		{
 			Method: http.MethodGet, Path: v1 + "/admin/tenants/:id/jobs", Scope: kit.Read, Queues: kit.QueueInQuery,
 			Query: jobsQuery, OfTenant: true, Handler: a.listTenantJobs,
@@ -35,7 +27,9 @@ func (a *Admin) jobRoutes() []kit.Route {
 		{Method: http.MethodPost, Path: v1 + "/admin/jobs/bulk/retry", Scope: kit.Admin, Queues: kit.QueuesInBody, Handler: a.retryJobs},
 		{Method: http.MethodPost, Path: v1 + "/admin/jobs/bulk/delete", Scope: kit.Admin, Handler: a.deleteJobs},
 		{Method: http.MethodDelete, Path: v1 + "/admin/queues/:name/jobs", Scope: kit.Admin, Handler: a.deleteJobs},
-	})
+	}, kit.Under([]string{v1 + "/jobs", v1 + "/admin/jobs"}, []kit.Route{
+		{Method: http.MethodGet, Scope: kit.Read, Queues: kit.QueueInQuery, Query: jobsQuery, OfTenant: true, Handler: a.listJobs},
+	})...))
 }
 
 // states of a job; the first so many do not last.

@@ -17,29 +17,20 @@ import (
 // many at once is in internal/admin.
 
 func (s *Server) deadLetterRoutes() []kit.Route {
-	const dead, admins = v1 + "/dead-letter", v1 + "/admin/dead-letter"
-	return kit.Scoped([]kit.Route{
-		{
-			Method: http.MethodGet, Path: dead, Scope: kit.Read, Queues: kit.QueueInQuery,
-			Query: admin.DeadLettersQuery, OfTenant: true, Handler: s.listDeadLetters,
-		},
-		{
-			Method: http.MethodGet, Path: admins, Scope: kit.Read, Queues: kit.QueueInQuery,
-			Query: admin.DeadLettersQuery, OfTenant: true, Handler: s.listDeadLetters,
-		},
-		{Method: http.MethodPost, Path: dead + "/:id/retry", Scope: kit.Produce, Queues: kit.QueueOfJob, Handler: s.retryDeadLetter},
-		{Method: http.MethodPost, Path: admins + "/:id/retry", Scope: kit.Admin, Queues: kit.QueueOfJob, Handler: s.retryDeadLetter},
-		{Method: http.MethodGet, Path: dead + "/:id", Scope: kit.Read, Queues: kit.QueueOfJob, Handler: s.getDeadLetter},
-		{
-			Method: http.MethodDelete, Path: dead + "/:id", Scope: kit.Produce, Queues: kit.QueueOfJob,
-			Handler: kit.Bare(s.deleteDeadLetter),
-		},
-		{Method: http.MethodGet, Path: admins + "/:id", Scope: kit.Read, Queues: kit.QueueOfJob, Handler: s.getDeadLetterFlat},
-		{
-			Method: http.MethodDelete, Path: admins + "/:id", Scope: kit.Admin, Queues: kit.QueueOfJob,
-			Handler: kit.Bare(s.deleteDeadLetterSilently),
-		},
-	})
+	under := func(prefix string, change kit.Access, get, remove echo.HandlerFunc) []kit.Route {
+		return kit.Under([]string{prefix}, []kit.Route{
+			{
+				Method: http.MethodGet, Scope: kit.Read, Queues: kit.QueueInQuery, Query: admin.DeadLettersQuery, OfTenant: true,
+				Handler: s.listDeadLetters,
+			},
+			{Method: http.MethodPost, Path: "/:id/retry", Scope: change, Queues: kit.QueueOfJob, Handler: s.retryDeadLetter},
+			{Method: http.MethodGet, Path: "/:id", Scope: kit.Read, Queues: kit.QueueOfJob, Handler: get},
+			{Method: http.MethodDelete, Path: "/:id", Scope: change, Queues: kit.QueueOfJob, Handler: kit.Bare(remove)},
+		})
+	}
+	return kit.Scoped(append(
+		under(v1+"/dead-letter", kit.Produce, s.getDeadLetter, s.deleteDeadLetter),
+		under(v1+"/admin/dead-letter", kit.Admin, s.getDeadLetterFlat, s.deleteDeadLetterSilently)...))
 }
 
 func (s *Server) listDeadLetters(c echo.Context) error {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -17,26 +18,21 @@ import (
 )
 
 func (s *Server) jobRoutes() []kit.Route {
-	return kit.Scoped([]kit.Route{
-		{Method: http.MethodPost, Path: v1 + "/jobs", Scope: kit.Produce, Queues: kit.QueuesInBody, Handler: s.enqueue},
-		{Method: http.MethodPost, Path: v1 + "/jobs/batch", Scope: kit.Produce, Queues: kit.QueuesInBody, Handler: s.enqueueBatch},
-		{Method: http.MethodGet, Path: v1 + "/jobs/:id", Scope: kit.Read, Queues: kit.QueueOfJob, Handler: s.getJob},
-		{Method: http.MethodDelete, Path: v1 + "/jobs/:id", Scope: kit.Produce, Queues: kit.QueueOfJob, Handler: kit.Bare(s.cancel)},
-		{Method: http.MethodPost, Path: v1 + "/jobs/:id/cancel", Scope: kit.Produce, Queues: kit.QueueOfJob, Handler: kit.Bare(s.cancel)},
-		{
-			Method: http.MethodPost, Path: v1 + "/jobs/:id/activate", Scope: kit.Produce, Queues: kit.QueueOfJob,
-			Handler: kit.Bare(s.activate),
-		},
-		{Method: http.MethodPost, Path: v1 + "/jobs/:id/retry", Scope: kit.Produce, Queues: kit.QueueOfJob, Handler: s.retryJob},
-		{Method: http.MethodGet, Path: v1 + "/admin/jobs/:id", Scope: kit.Read, Queues: kit.QueueOfJob, Handler: s.getJobFlat},
-		{Method: http.MethodPatch, Path: v1 + "/jobs/:id", Scope: kit.Produce, Queues: kit.QueueOfJob, Handler: s.patchJob},
-		{Method: http.MethodPatch, Path: v1 + "/admin/jobs/:id", Scope: kit.Admin, Queues: kit.QueueOfJob, Handler: s.patchJob},
-		{
-			Method: http.MethodPost, Path: v1 + "/admin/jobs/:id/cancel", Scope: kit.Admin, Queues: kit.QueueOfJob,
-			Handler: kit.Bare(s.cancel),
-		},
-		{Method: http.MethodPost, Path: v1 + "/admin/jobs/:id/retry", Scope: kit.Admin, Queues: kit.QueueOfJob, Handler: s.retryJob},
-	})
+	under := func(prefix string, change kit.Access, get echo.HandlerFunc) []kit.Route {
+		return kit.Under([]string{prefix}, []kit.Route{
+			{Method: http.MethodGet, Path: "/:id", Scope: kit.Read, Queues: kit.QueueOfJob, Handler: get},
+			{Method: http.MethodPatch, Path: "/:id", Scope: change, Queues: kit.QueueOfJob, Handler: s.patchJob},
+			{Method: http.MethodPost, Path: "/:id/cancel", Scope: change, Queues: kit.QueueOfJob, Handler: kit.Bare(s.cancel)},
+			{Method: http.MethodPost, Path: "/:id/retry", Scope: change, Queues: kit.QueueOfJob, Handler: s.retryJob},
+		})
+	}
+	const jobs = v1 + "/jobs"
+	return kit.Scoped(slices.Concat([]kit.Route{
+		{Method: http.MethodPost, Path: jobs, Scope: kit.Produce, Queues: kit.QueuesInBody, Handler: s.enqueue},
+		{Method: http.MethodPost, Path: jobs + "/batch", Scope: kit.Produce, Queues: kit.QueuesInBody, Handler: s.enqueueBatch},
+		{Method: http.MethodDelete, Path: jobs + "/:id", Scope: kit.Produce, Queues: kit.QueueOfJob, Handler: kit.Bare(s.cancel)},
+		{Method: http.MethodPost, Path: jobs + "/:id/activate", Scope: kit.Produce, Queues: kit.QueueOfJob, Handler: kit.Bare(s.activate)},
+	}, under(jobs, kit.Produce, s.getJob), under(v1+"/admin/jobs", kit.Admin, s.getJobFlat)))
 }
 
 func (s *Server) enqueue(c echo.Context) error {
