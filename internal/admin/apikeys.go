@@ -117,18 +117,12 @@ func (a *Admin) rotateKey(c echo.Context) error {
 	return c.JSON(http.StatusCreated, key)
 }
 
-type revokeKeyRequest struct {
-	kit.Optional
-	_      struct{} `check:"only"`
-	Reason *string  `json:"reason"`
-}
-
 func (a *Admin) revokeKey(c echo.Context) error {
 	id, err := keyOfPath(c)
 	if err != nil {
 		return err
 	}
-	var req revokeKeyRequest
+	var req reasonRequest
 	if err := c.Bind(&req); err != nil {
 		return err
 	}

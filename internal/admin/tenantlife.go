@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"context"
 	"net/http"
 
 	"github.com/labstack/echo/v4"
@@ -17,23 +18,19 @@ type reasonRequest struct {
 }
 
 func (a *Admin) suspendTenant(c echo.Context) error {
-	of, err := tenantOfPath(c, "a tenant cannot be suspended")
-	if err != nil {
-		return err
-	}
-	var req reasonRequest
-	if err := c.Bind(&req); err != nil {
-		return err
-	}
-	kit.Because(c, req.Reason)
-	params := sqlcgen.SuspendTenantParams{Tenant: *of.Tenant, Reason: req.Reason}
-	if _, err := kit.Patiently(a.Kit, c, (*sqlcgen.Queries).SuspendTenant, params); err != nil {
-		return err
-	}
-	return a.getTenant(c)
+	return a.switchTenant(c, func(q *sqlcgen.Queries, ctx context.Context, of Of) (any, error) {
+		return q.SuspendTenant(ctx, sqlcgen.SuspendTenantParams{Tenant: *of.Tenant, Reason: of.Reason})
+	})
 }
 
 func (a *Admin) unsuspendTenant(c echo.Context) error {
+	return a.switchTenant(c, func(q *sqlcgen.Queries, ctx context.Context, of Of) (any, error) {
+		return q.ResumeTenant(ctx, *of.Tenant)
+	})
+}
+
+// switchTenant suspends the tenant that the path names, or takes its jobs again, and answers with it.
+func (a *Admin) switchTenant(c echo.Context, do func(*sqlcgen.Queries, context.Context, Of) (any, error)) error {
 	of, err := tenantOfPath(c, "a tenant cannot be suspended")
 	if err != nil {
 		return err
@@ -42,8 +39,9 @@ func (a *Admin) unsuspendTenant(c echo.Context) error {
 	if err := c.Bind(&req); err != nil {
 		return err
 	}
+	of.Reason = req.Reason
 	kit.Because(c, req.Reason)
-	if _, err := kit.Patiently(a.Kit, c, (*sqlcgen.Queries).ResumeTenant, *of.Tenant); err != nil {
+	if _, err := kit.Patiently(a.Kit, c, do, of); err != nil {
 		return err
 	}
 	return a.getTenant(c)
