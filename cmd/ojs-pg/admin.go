@@ -163,12 +163,16 @@ func queueFlags() []cli.Flag {
 	}}
 }
 
+func limitFlag() cli.Flag {
+	return &cli.Int32Flag{
+		Name: "limit", Value: 50, Sources: cli.EnvVars("OJS_ADMIN_LIMIT"), Usage: "at most so many `ROWS`",
+		Validator: cmdline.Between[int32](1, 1000),
+	}
+}
+
 func pageFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.Int32Flag{
-			Name: "limit", Value: 50, Sources: cli.EnvVars("OJS_ADMIN_LIMIT"), Usage: "at most so many `ROWS`",
-			Validator: cmdline.Between[int32](1, 1000),
-		},
+		limitFlag(),
 		&cli.Int32Flag{
 			Name: "offset", Sources: cli.EnvVars("OJS_ADMIN_OFFSET"), Usage: "`ROWS` to leave out before",
 			Validator: cmdline.AtLeast[int32](0),
@@ -284,15 +288,16 @@ func listTenants(ctx context.Context, o *operator) error {
 }
 
 func showTenant(ctx context.Context, o *operator) error {
-	if o.tenant != nil {
-		return cmdline.Misuse(errors.New("the tenant is the argument: leave out --tenant"))
+	tenant, err := o.theTenant()
+	if err != nil {
+		return err
 	}
-	rows, err := o.sql.Tenants(ctx, []string{o.argument()})
+	rows, err := o.sql.Tenants(ctx, []string{tenant})
 	if err != nil {
 		return err
 	}
 	if len(rows) == 0 {
-		return &pg.Error{Code: "not_found", Message: "there is no tenant " + o.argument()}
+		return &pg.Error{Code: "not_found", Message: "there is no tenant " + tenant}
 	}
 	return record(o, rows[0])
 }

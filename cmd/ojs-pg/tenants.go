@@ -14,10 +14,7 @@ func auditCommand() *cli.Command {
 	return &cli.Command{
 		Name: "audit", Usage: "show who changed what in the configuration, the latest first",
 		Flags: []cli.Flag{
-			&cli.Int32Flag{
-				Name: "limit", Value: 50, Sources: cli.EnvVars("OJS_ADMIN_LIMIT"), Usage: "at most so many `ROWS`",
-				Validator: cmdline.Between[int32](1, 1000),
-			},
+			limitFlag(),
 			&cli.Int64Flag{Name: "before", Sources: cli.EnvVars("OJS_ADMIN_BEFORE"), Usage: "only rows with an n below `N`"},
 			&cli.StringFlag{Name: "actor", Sources: cli.EnvVars("OJS_ADMIN_ACTOR"), Usage: "only what this `NAME` did"},
 			&cli.StringFlag{
