@@ -6,7 +6,7 @@ where (sqlc.narg('before')::bigint is null or a.n < sqlc.narg('before')::bigint)
     and (sqlc.narg('tenant')::text is null or a.tenant_id = sqlc.narg('tenant')::text)
     and (sqlc.narg('actor')::text is null or a.actor = sqlc.narg('actor')::text)
     and (sqlc.narg('action')::text is null or a.action = sqlc.narg('action')::text)
-order by a.n desc limit @max_rows::int;
+order by a.n desc limit @max_rows::int offset @skip::int;
 
 -- name: OwnAuditTrail :many
 -- What a tenant may read of it: numbered by itself, since the numbers of all would tell what becomes of others.
@@ -15,7 +15,7 @@ select a.nth::bigint as n, a.at, a.actor, a.tenant_id, a.kind, a.name, a.action,
 from (select t.*, row_number() over (order by t.n) as nth from ojs.audit_trail t where t.tenant_id = @tenant::text) a
 where (sqlc.narg('before')::bigint is null or a.nth < sqlc.narg('before')::bigint)
     and (sqlc.narg('action')::text is null or a.action = sqlc.narg('action')::text)
-order by a.nth desc limit @max_rows::int;
+order by a.nth desc limit @max_rows::int offset @skip::int;
 
 -- name: SuspendTenant :one
 select s.tenant_id, s.at, s.reason from ojs.suspend_tenant(@tenant::text, sqlc.narg('reason')::text) s;

@@ -30,11 +30,11 @@ type cursorPage struct {
 
 // listAudit is who changed what, the latest first; with a tenant header what is about that tenant.
 func (a *Admin) listAudit(c echo.Context) error {
-	limit, _, err := kit.Paging(c)
+	limit, skip, err := kit.Paging(c)
 	if err != nil {
 		return err
 	}
-	params := sqlcgen.AuditTrailParams{MaxRows: int32(limit)}
+	params := sqlcgen.AuditTrailParams{MaxRows: int32(limit), Skip: int32(skip)}
 	if params.Tenant, err = kit.QueryTenant(c); err != nil {
 		return err
 	}
@@ -65,7 +65,7 @@ func (a *Admin) listAudit(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	page := cursorPage{Limit: limit, PerPage: limit, HasMore: len(rows) == limit, Page: 1}
+	page := cursorPage{Limit: limit, PerPage: limit, HasMore: len(rows) == limit, Page: skip/limit + 1}
 	if page.HasMore {
 		next := strconv.FormatInt(rows[limit-1].N, 10)
 		page.Next = &next
@@ -79,7 +79,7 @@ func (a *Admin) auditTrail(c echo.Context, params sqlcgen.AuditTrailParams) ([]s
 		return a.SQL.AuditTrail(a.Context(c), params)
 	}
 	own, err := a.SQL.OwnAuditTrail(a.Context(c), sqlcgen.OwnAuditTrailParams{
-		Tenant: *kit.Scope(c), Before: params.Before, Action: params.Action, MaxRows: params.MaxRows,
+		Tenant: *kit.Scope(c), Before: params.Before, Action: params.Action, MaxRows: params.MaxRows, Skip: params.Skip,
 	})
 	if err != nil {
 		return nil, err

@@ -34,6 +34,11 @@ func TestAudit(t *testing.T) {
 		"pagination": {"has_more": true, "next_cursor": "3"}}`)
 	r.gives("PUT /admin/tenants/acme", `{"weight": 3}`, 200, `"*"`)
 	r.gives("GET /admin/audit?limit=2&cursor=3", "", 200, `{"items": [{"kind": "pool"}, {"action": "created"}]}`)
+	// A page may have a number, too, counted from the latest or from a cursor.
+	r.gives("GET /admin/audit?page=2&per_page=2", "", 200, `{"items": [{"action": "paused"}, {"kind": "pool"}],
+		"pagination": {"page": 2, "per_page": 2, "has_more": true, "next_cursor": "2"}}`)
+	r.gives("GET /admin/audit?cursor=3&offset=1", "", 200, `{"items": [{"action": "created", "tenant_id": "acme"}]}`)
+	r.gives("GET /admin/audit?page=4&per_page=2", "", 200, `{"items": [], "pagination": {"has_more": false}}`)
 	r.gives("GET /admin/audit?action=changed", "", 200, `{"items": [{"old": {"weight": 2}, "new": {"weight": 3}}]}`)
 	r.gives("GET /admin/audit?actor=nobody", "", 200, `{"items": []}`)
 	r.refuses("GET /admin/audit?cursor=x", "", 400, "cursor")
@@ -45,6 +50,7 @@ func TestAudit(t *testing.T) {
 	r.as("acme").gives("GET /admin/audit", "", 200, `{"items": [{"n": 2, "new": {"weight": 3}}, {"n": 1, "new": {"weight": 2}}]}`)
 	r.as("acme").gives("GET /admin/audit?limit=1", "", 200, `{"items": [{"n": 2}], "pagination": {"next_cursor": "2"}}`)
 	r.as("acme").gives("GET /admin/audit?limit=1&cursor=2", "", 200, `{"items": [{"n": 1}]}`)
+	r.as("acme").gives("GET /admin/audit?limit=1&page=2", "", 200, `{"items": [{"n": 1}]}`)
 	// But not why others did it.
 	r.sql("select ojs.throttle('acme', 'flood')")
 	if _, got := r.as("acme").send("GET /admin/audit", ""); !strings.Contains(got, `"throttle"`) || strings.Contains(got, "flood") ||

@@ -17,7 +17,7 @@ where ($1::bigint is null or a.n < $1::bigint)
     and ($2::text is null or a.tenant_id = $2::text)
     and ($3::text is null or a.actor = $3::text)
     and ($4::text is null or a.action = $4::text)
-order by a.n desc limit $5::int
+order by a.n desc limit $6::int offset $5::int
 `
 
 type AuditTrailParams struct {
@@ -25,6 +25,7 @@ type AuditTrailParams struct {
 	Tenant  *string `json:"tenant"`
 	Actor   *string `json:"actor"`
 	Action  *string `json:"action"`
+	Skip    int32   `json:"skip"`
 	MaxRows int32   `json:"max_rows"`
 }
 
@@ -35,6 +36,7 @@ func (q *Queries) AuditTrail(ctx context.Context, arg AuditTrailParams) ([]OjsAu
 		arg.Tenant,
 		arg.Actor,
 		arg.Action,
+		arg.Skip,
 		arg.MaxRows,
 	)
 	if err != nil {
@@ -389,13 +391,14 @@ select a.nth::bigint as n, a.at, a.actor, a.tenant_id, a.kind, a.name, a.action,
 from (select t.n, t.at, t.actor, t.tenant_id, t.kind, t.name, t.action, t.old, t.new, t.reason, row_number() over (order by t.n) as nth from ojs.audit_trail t where t.tenant_id = $1::text) a
 where ($2::bigint is null or a.nth < $2::bigint)
     and ($3::text is null or a.action = $3::text)
-order by a.nth desc limit $4::int
+order by a.nth desc limit $5::int offset $4::int
 `
 
 type OwnAuditTrailParams struct {
 	Tenant  string  `json:"tenant"`
 	Before  *int64  `json:"before"`
 	Action  *string `json:"action"`
+	Skip    int32   `json:"skip"`
 	MaxRows int32   `json:"max_rows"`
 }
 
@@ -418,6 +421,7 @@ func (q *Queries) OwnAuditTrail(ctx context.Context, arg OwnAuditTrailParams) ([
 		arg.Tenant,
 		arg.Before,
 		arg.Action,
+		arg.Skip,
 		arg.MaxRows,
 	)
 	if err != nil {
