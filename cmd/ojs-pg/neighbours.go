@@ -16,7 +16,7 @@ import (
 func neighbourCommands() []*cli.Command {
 	return []*cli.Command{
 		{
-			Name: "neighbours", Usage: "list noisy tenants, and those that are throttled", Flags: pageFlags(),
+			Name: "neighbours", Usage: "list noisy tenants, and those that are throttled", Flags: []cli.Flag{limitFlag()},
 			Action: withAdmin("", listNeighbours),
 			Commands: []*cli.Command{{
 				Name: "watch", Usage: "off; observe: tell of noisy tenants; on: throttle them, too", ArgsUsage: "MODE",
@@ -40,8 +40,7 @@ func listNeighbours(ctx context.Context, o *operator) error {
 	if err := o.forAll("tenants are compared"); err != nil {
 		return err
 	}
-	limit, _ := o.page()
-	found, err := admin.NoisyNeighbours(ctx, o.sql, limit)
+	found, err := admin.NoisyNeighbours(ctx, o.sql, o.Int32("limit"))
 	if err != nil {
 		return err
 	}

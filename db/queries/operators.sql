@@ -312,7 +312,7 @@ select * from ojs.noisy_neighbours n order by n.tenant_id, n.signal limit @max_r
 
 -- name: Throttles :many
 select * from ojs.throttles h where sqlc.narg('tenant')::text is null or h.tenant_id = sqlc.narg('tenant')::text
-order by h.tenant_id limit @max_rows::int;
+order by h.tenant_id limit @max_rows::int offset @skip::int;
 
 -- name: Throttle :one
 select * from ojs.throttle(@tenant::text, coalesce(sqlc.narg('reason')::text, 'manual'), sqlc.narg('action')::text,

@@ -25,6 +25,12 @@ func (a *Admin) Routes() []kit.Route {
 		a.neighbourRoutes(), a.auditRoutes(), a.jobRoutes(), a.keyRoutes(), a.tierRoutes())
 }
 
+// partOf is a page of a list of which one row more than limit was read, which tells whether there are more.
+func partOf[T any](name string, rows []T, limit, offset int) map[string]any {
+	more := len(rows) > limit
+	return listed(name, rows[:min(len(rows), limit)], map[string]any{"limit": limit, "offset": offset, "has_more": more})
+}
+
 // listed is a page of a list under both names that clients read it by: items, and its own.
 func listed(name string, items, page any) map[string]any {
 	return map[string]any{"items": items, name: items, "pagination": page}

@@ -30,14 +30,11 @@ func (a *Admin) listKeys(c echo.Context) error {
 	if err := kit.ForAllTenants(c, noKeys); err != nil {
 		return err
 	}
-	// One more tells whether there are more.
 	rows, err := a.SQL.APIKeys(a.Context(c), sqlcgen.APIKeysParams{MaxRows: int32(limit) + 1, Skip: int32(offset)})
 	if err != nil {
 		return err
 	}
-	more := len(rows) > limit
-	rows = rows[:min(len(rows), limit)]
-	return c.JSON(http.StatusOK, listed("api_keys", rows, map[string]any{"limit": limit, "offset": offset, "has_more": more}))
+	return c.JSON(http.StatusOK, partOf("api_keys", rows, limit, offset))
 }
 
 type createKeyRequest struct {

@@ -45,9 +45,12 @@ func NoisyNeighbours(ctx context.Context, q *sqlcgen.Queries, most int32) (n Nei
 }
 
 func (a *Admin) listNeighbours(c echo.Context) error {
-	limit, _, err := kit.Paging(c)
+	limit, offset, err := kit.Paging(c)
 	if err != nil {
 		return err
+	}
+	if offset > 0 {
+		return kit.Refuse(kit.CodeUnsupported, "page", "there is one page of noisy tenants; limit says how long it is")
 	}
 	if err := kit.ForAllTenants(c, "tenants cannot be compared"); err != nil {
 		return err
@@ -126,15 +129,16 @@ func (a *Admin) watchNeighbours(c echo.Context) error {
 }
 
 func (a *Admin) listThrottles(c echo.Context) error {
-	limit, _, err := kit.Paging(c)
+	limit, offset, err := kit.Paging(c)
 	if err != nil {
 		return err
 	}
-	rows, err := a.SQL.Throttles(a.Context(c), sqlcgen.ThrottlesParams{Tenant: kit.Scope(c), MaxRows: int32(limit)})
+	params := sqlcgen.ThrottlesParams{Tenant: kit.Scope(c), MaxRows: int32(limit) + 1, Skip: int32(offset)}
+	rows, err := a.SQL.Throttles(a.Context(c), params)
 	if err != nil {
 		return err
 	}
-	return c.JSON(http.StatusOK, map[string]any{"items": rows, "throttles": rows})
+	return c.JSON(http.StatusOK, partOf("throttles", rows, limit, offset))
 }
 
 type throttleRequest struct {

@@ -33,6 +33,16 @@ func TestNeighbours(t *testing.T) {
 	r.gives("POST /admin/tenants/globex/throttle", `{"action": "concurrency", "factor": 0.5, "lasts": "PT30M", "reason": "an outage"}`, 200,
 		`{"throttle": {"tenant_id": "globex", "action": "concurrency", "original": null, "effective": 1, "reason": "an outage"}}`)
 	r.gives("GET /admin/throttles", "", 200, `{"throttles": [{"tenant_id": "globex"}]}`)
+	r.sql("select ojs.throttle('acme')")
+	r.gives("GET /admin/throttles?per_page=1", "", 200, `{"items": [{"tenant_id": "acme"}],
+		"pagination": {"limit": 1, "offset": 0, "has_more": true}}`)
+	for _, page := range []string{"page=2", "offset=1"} {
+		r.gives("GET /admin/throttles?per_page=1&"+page, "", 200, `{"items": [{"tenant_id": "globex"}],
+			"pagination": {"limit": 1, "offset": 1, "has_more": false}}`)
+	}
+	r.gives("GET /admin/neighbours?page=1", "", 200, `{"throttles": [{"tenant_id": "acme"}, {"tenant_id": "globex"}]}`)
+	r.refuses("GET /admin/neighbours?page=2", "", 422, "page")
+	r.refuses("GET /admin/neighbours?offset=1", "", 422, "page")
 	r.gives("POST /admin/tenants/globex/throttle", `{"factor": "much"}`, 400, `{"error": {"details": {"field": "factor"}}}`)
 	r.gives("POST /admin/tenants/globex/throttle", `{"for": "ever"}`, 422, `{"error": {"details": {"field": "for"}}}`)
 }

@@ -1864,16 +1864,17 @@ func (q *Queries) Throttle(ctx context.Context, arg ThrottleParams) (OjsThrottle
 
 const throttles = `-- name: Throttles :many
 select tenant_id, action, original, effective, reason, since, until, set_by from ojs.throttles h where $1::text is null or h.tenant_id = $1::text
-order by h.tenant_id limit $2::int
+order by h.tenant_id limit $3::int offset $2::int
 `
 
 type ThrottlesParams struct {
 	Tenant  *string `json:"tenant"`
+	Skip    int32   `json:"skip"`
 	MaxRows int32   `json:"max_rows"`
 }
 
 func (q *Queries) Throttles(ctx context.Context, arg ThrottlesParams) ([]OjsThrottles, error) {
-	rows, err := q.db.Query(ctx, throttles, arg.Tenant, arg.MaxRows)
+	rows, err := q.db.Query(ctx, throttles, arg.Tenant, arg.Skip, arg.MaxRows)
 	if err != nil {
 		return nil, err
 	}
