@@ -38,10 +38,8 @@ func (a *Admin) listAudit(c echo.Context) error {
 	if params.Tenant, err = kit.QueryTenant(c); err != nil {
 		return err
 	}
-	for name, to := range map[string]**string{"actor": &params.Actor, "action": &params.Action} {
-		if *to, err = kit.QueryText(c, name); err != nil {
-			return err
-		}
+	if err := kit.QueryAll(c, kit.QueryText, map[string]**string{"actor": &params.Actor, "action": &params.Action}); err != nil {
+		return err
 	}
 	if params.Tenant != nil && !names.Tenant.MatchString(*params.Tenant) {
 		return kit.NoTenantID("tenant")

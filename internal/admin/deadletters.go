@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"maps"
 	"net/http"
 	"slices"
 	"time"
@@ -48,15 +49,13 @@ type Filter struct {
 
 // QueryFilter reads a filter from the query.
 func QueryFilter(c echo.Context) (f Filter, err error) {
-	for name, to := range map[string]**string{"queue": &f.Queue, "type": &f.Type, "error_type": &f.ErrorType, "older_than": &f.Older} {
-		if *to, err = kit.QueryText(c, name); err != nil {
-			return f, err
-		}
+	if err = kit.QueryAll(c, kit.QueryText, map[string]**string{
+		"queue": &f.Queue, "type": &f.Type, "error_type": &f.ErrorType, "older_than": &f.Older,
+	}); err != nil {
+		return f, err
 	}
-	for name, to := range map[string]**time.Time{"since": &f.Since, "until": &f.Until} {
-		if *to, err = kit.QueryTime(c, name); err != nil {
-			return f, err
-		}
+	if err = kit.QueryAll(c, kit.QueryTime, map[string]**time.Time{"since": &f.Since, "until": &f.Until}); err != nil {
+		return f, err
 	}
 	err = f.ReadAge("older_than", "until")
 	return f, err
@@ -210,8 +209,8 @@ func (a *Admin) bulk(c echo.Context, done string, do doing) error {
 
 // inBulk says how many jobs were done, and how many that the filter lets pass are left for another request.
 func (a *Admin) inBulk(c echo.Context, filter *Filter, limit int32, do doing, count counter) (n int32, left int64, err error) {
-	for name := range c.QueryParams() {
-		return 0, 0, kit.Invalid(kit.Clip(name), "belongs in the body here")
+	if given := slices.Sorted(maps.Keys(c.QueryParams())); len(given) > 0 {
+		return 0, 0, kit.Invalid(kit.Clip(given[0]), "belongs in the body here")
 	}
 	if err := kit.ForFilter(c, "filter.queue", filter.Queue); err != nil {
 		return 0, 0, err

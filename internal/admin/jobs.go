@@ -177,17 +177,12 @@ func queryJobs(c echo.Context) (f jobFilter, before *string, err error) {
 		return f, nil, err
 	}
 	var sort, order *string
-	for name, to := range map[string]**string{
-		"queue": &f.Queue, "state": &f.State, "type": &f.Type, "cursor": &before, "sort": &sort, "order": &order,
-	} {
-		if *to, err = kit.QueryText(c, name); err != nil {
-			return f, nil, err
-		}
-	}
-	for name, to := range map[string]**time.Time{"since": &f.Since, "until": &f.Until} {
-		if *to, err = kit.QueryTime(c, name); err != nil {
-			return f, nil, err
-		}
+	if err := cmp.Or(
+		kit.QueryAll(c, kit.QueryText, map[string]**string{
+			"queue": &f.Queue, "state": &f.State, "type": &f.Type, "cursor": &before, "sort": &sort, "order": &order,
+		}),
+		kit.QueryAll(c, kit.QueryTime, map[string]**time.Time{"since": &f.Since, "until": &f.Until})); err != nil {
+		return f, nil, err
 	}
 	switch {
 	case before != nil && !kit.IsUUID(*before):

@@ -221,10 +221,11 @@ func (a *Admin) limitTenant(c echo.Context) error {
 	if err := c.Bind(&req); err != nil {
 		return err
 	}
-	for at, named := range map[string]*string{"tenant_id": req.TenantID, "tenant": req.Tenant} {
-		if named != nil && *named != *of.Tenant {
-			return kit.Invalid(at, "is not the one of the path")
-		}
+	switch id := *of.Tenant; {
+	case req.TenantID != nil && *req.TenantID != id:
+		return kit.Invalid("tenant_id", "is not the one of the path")
+	case req.Tenant != nil && *req.Tenant != id:
+		return kit.Invalid("tenant", "is not the one of the path")
 	}
 	kit.Because(c, req.Reason)
 	limits, err := kit.Patiently(a.Kit, c, (*sqlcgen.Queries).ConfigureLimits, sqlcgen.ConfigureLimitsParams{

@@ -527,6 +527,28 @@ func TestMalformed(t *testing.T) {
 	}
 }
 
+// Of several faults the same is named each time.
+func TestWhichOfSeveralFaultsIsNamed(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	for _, c := range []struct{ method, path, body, field string }{
+		{"GET", "/jobs?type=%00&state=%00&queue=%00&cursor=%00", "", "cursor"},
+		{"GET", "/jobs?until=soon&since=soon", "", "since"},
+		{"GET", "/dead-letter?type=%00&queue=%00&older_than=%00&error_type=%00", "", "error_type"},
+		{"GET", "/dead-letter?until=soon&since=soon", "", "since"},
+		{"GET", "/admin/audit?action=%00&actor=%00", "", "action"},
+		{"PUT", "/admin/tenants/acme/limits", `{"tenant": "b", "tenant_id": "c", "max_concurrency": 1}`, "tenant_id"},
+		{"POST", "/dead-letter/retry?type=a&queue=b&limit=2", `{"confirm": true}`, "limit"},
+	} {
+		for range 20 {
+			if r := a.do(c.method, v1+c.path, c.body).want(400); r.text("error.details.field") != c.field {
+				t.Errorf("%s names %s, want %s", c.path, r.text("error.details.field"), c.field)
+				break
+			}
+		}
+	}
+}
+
 // wantErrorShape checks what every error must have.
 func wantErrorShape(r *reply) {
 	r.t.Helper()

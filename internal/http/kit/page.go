@@ -2,6 +2,8 @@ package kit
 
 import (
 	"cmp"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -19,6 +21,17 @@ func QueryText(c echo.Context, name string) (*string, error) {
 		return nil, Invalid(name, "must be text without NUL characters")
 	}
 	return &v, nil
+}
+
+// QueryAll reads several optional parameters of the query with read, such as QueryText. It reads them in the order
+// of their names, so that of several bad ones the same is refused each time.
+func QueryAll[T any](c echo.Context, read func(echo.Context, string) (*T, error), into map[string]**T) (err error) {
+	for _, name := range slices.Sorted(maps.Keys(into)) {
+		if *into[name], err = read(c, name); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // QueryTenant reads an optional tenant of the query, under either of its names.
