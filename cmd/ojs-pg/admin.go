@@ -316,9 +316,18 @@ func listQueues(ctx context.Context, o *operator) error {
 }
 
 func showQueue(ctx context.Context, o *operator) error {
-	row, err := admin.OneQueue(ctx, o.sql, o.argument(), o.tenant)
+	row, exists, err := admin.OneQueue(ctx, o.sql, o.argument(), o.tenant)
+	if err == nil && !exists && o.tenant != nil { // a tenant may have nothing in a queue of others
+		_, exists, err = admin.OneQueue(ctx, o.sql, o.argument(), nil)
+	}
 	if err != nil {
 		return err
+	}
+	if !exists {
+		return &pg.Error{
+			Code:    "not_found",
+			Message: "there is no queue " + o.argument() + ": it has had no job, and neither a configuration nor a pause",
+		}
 	}
 	config, err := admin.QueueConfig(ctx, o.sql, o.argument(), o.tenant)
 	if err != nil {

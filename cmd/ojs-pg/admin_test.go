@@ -89,7 +89,12 @@ func TestAdminShowsTenantsAndQueues(t *testing.T) {
 	o.lines(o.admin(0, "tenant", "acme"), "id acme", "weight 3", "available 2", "effective_share 0")
 	o.lines(o.admin(0, "queues"), "name status available", "dead active 1", "mail active 3")
 	o.lines(o.admin(0, "--tenant", "acme", "queues"), "mail active 2")
-	o.lines(o.admin(0, "queue", "nowhere"), "name nowhere", "status active", "available 0", "config {}")
+	for _, args := range [][]string{{"queue", "nowhere"}, {"--tenant", "acme", "queue", "nowhere"}} {
+		if got := o.admin(1, args...); !strings.Contains(got, "there is no queue nowhere") {
+			o.Errorf("%v: %s", args, got)
+		}
+	}
+	o.lines(o.admin(0, "--tenant", "acme", "queue", "dead"), "name dead", "status active", "available 0", "config {}")
 	if got := o.admin(1, "tenant", "nobody"); !strings.Contains(got, "not_found: there is no tenant nobody") {
 		t.Error(got)
 	}

@@ -151,6 +151,12 @@ func TestQueues(t *testing.T) {
 		`{"queue": "mail", "stats": {`+numbers+`}, `+numbers+`}`)
 	r.gives("GET /queues/never-used/stats", "", 200, `{"name": "never-used", "status": "active", "paused": false, "available": 0,
 		"stats": {"completed_last_hour": 0}}`)
+	// A name with a slip of the pen looks like a queue that is healthy.
+	r.gives("GET /queues/never-used", "", 200, `{"name": "never-used", "exists": false}`)
+	r.gives("GET /queues/never-used/stats", "", 200, `{"exists": false}`)
+	r.as("globex").gives("GET /queues/reports", "", 200, `{"exists": false}`)
+	r.gives("GET /queues/mail", "", 200, `{"exists": true}`)
+	r.gives("GET /queues/mail/stats", "", 200, `{"exists": true}`)
 	r.knowsNo("queue", "GET /queues/No", "")
 	r.knowsNo("queue", "GET /queues/No/stats", "")
 	const counts = `"counts": {"available": 1, "active": 1, "scheduled": 1, "pending": 1, "retryable": 0, "completed": 1, "cancelled": 0,

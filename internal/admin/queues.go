@@ -88,32 +88,32 @@ func (a *Admin) listQueues(c echo.Context) error {
 	return c.JSON(http.StatusOK, listed("queues", items, kit.Pagination(int(page.Total), limit, offset, limit)))
 }
 
-// OneQueue reads a queue over all tenants, or the tenant's part of it. Queues need not be created, so one that holds nothing is empty, not
-// unknown.
-func OneQueue(ctx context.Context, q *sqlcgen.Queries, name string, tenant *string) (sqlcgen.QueuesRow, error) {
+// OneQueue reads a queue over all tenants, or the tenant's part of it. Queues need not be created, so a queue without
+// a row is empty. exists is false then: it has had no job (of the tenant), and neither a configuration nor a pause.
+func OneQueue(ctx context.Context, q *sqlcgen.Queries, name string, tenant *string) (row sqlcgen.QueuesRow, exists bool, err error) {
 	rows, err := q.Queues(ctx, sqlcgen.QueuesParams{Tenant: tenant, Names: []string{name}})
 	if err != nil {
-		return sqlcgen.QueuesRow{}, err
+		return row, false, err
 	}
 	if len(rows) > 0 {
-		return rows[0], nil
+		return rows[0], true, nil
 	}
 	pause, err := q.QueuePause(ctx, name)
 	paused := len(pause) > 0
-	return sqlcgen.QueuesRow{Name: name, Status: statusOf(paused), Paused: paused}, err
+	return sqlcgen.QueuesRow{Name: name, Status: statusOf(paused), Paused: paused}, paused, err
 }
 
 // oneQueue reads the queue that a path names.
-func (a *Admin) oneQueue(c echo.Context) (queue sqlcgen.QueuesRow, err error) {
+func (a *Admin) oneQueue(c echo.Context) (queue sqlcgen.QueuesRow, exists bool, err error) {
 	name := c.Param("name")
 	if !names.Queue.MatchString(name) {
-		return queue, kit.NoSuch("queue", name)
+		return queue, false, kit.NoSuch("queue", name)
 	}
 	return OneQueue(a.Context(c), a.SQL, name, kit.Scope(c))
 }
 
 func (a *Admin) getQueue(c echo.Context) error {
-	queue, err := a.oneQueue(c)
+	queue, exists, err := a.oneQueue(c)
 	if err != nil {
 		return err
 	}
@@ -127,13 +127,14 @@ func (a *Admin) getQueue(c echo.Context) error {
 	}
 	all := shown(queue, rates[queue.Name])
 	return c.JSON(http.StatusOK, struct {
-		Queue queueJSON `json:"queue"`
+		Queue  queueJSON `json:"queue"`
+		Exists bool      `json:"exists"`
 		sqlcgen.QueueConfigRow
 		Configuration json.RawMessage   `json:"configuration"`
 		Paused        bool              `json:"paused"`
 		Counts        map[string]int64  `json:"counts"`
 		Stats         sqlcgen.QueuesRow `json:"stats"`
-	}{all, config, config.Config, queue.Paused, all.Counts, queue})
+	}{all, exists, config, config.Config, queue.Paused, all.Counts, queue})
 }
 
 // hourly is what the statistics of a queue say of the last hour, and of the last minute per second.
@@ -154,7 +155,7 @@ func lastHour(r *sqlcgen.QueueRatesRow) *hourly {
 // queueStats has what the clients read: the suite takes queue as an object, some SDKs the flat fields or stats; the Go SDK takes queue
 // as a string and is told apart by its version.
 func (a *Admin) queueStats(c echo.Context) error {
-	row, err := a.oneQueue(c)
+	row, exists, err := a.oneQueue(c)
 	if err != nil {
 		return err
 	}
@@ -176,9 +177,10 @@ func (a *Admin) queueStats(c echo.Context) error {
 	}
 	all := numbers{row, lastHour(rates[row.Name])}
 	return c.JSON(http.StatusOK, struct {
-		Queue any   `json:"queue"`
-		Stats named `json:"stats"`
+		Queue  any   `json:"queue"`
+		Exists bool  `json:"exists"`
+		Stats  named `json:"stats"`
 		numbers
 		ComputedAt time.Time `json:"computed_at"`
-	}{queue, named{row.Name, all}, all, time.Now().UTC()})
+	}{queue, exists, named{row.Name, all}, all, time.Now().UTC()})
 }
