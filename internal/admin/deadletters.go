@@ -207,28 +207,34 @@ func (a *Admin) bulk(c echo.Context, done string, do doing) error {
 	return c.JSON(http.StatusOK, map[string]any{done: n, "remaining": left})
 }
 
-// inBulk says how many jobs were done, and how many that the filter lets pass are left for another request.
-func (a *Admin) inBulk(c echo.Context, filter *Filter, limit int32, do doing, count counter) (n int32, left int64, err error) {
+// inBulk says how many jobs were done, and how many that the filter lets pass are left for another request; nil: nobody
+// knows.
+func (a *Admin) inBulk(c echo.Context, filter *Filter, limit int32, do doing, count counter) (n int32, left *int64, err error) {
 	if given := slices.Sorted(maps.Keys(c.QueryParams())); len(given) > 0 {
-		return 0, 0, kit.Invalid(kit.Clip(given[0]), "belongs in the body here")
+		return 0, nil, kit.Invalid(kit.Clip(given[0]), "belongs in the body here")
 	}
 	if err := kit.ForFilter(c, "filter.queue", filter.Queue); err != nil {
-		return 0, 0, err
+		return 0, nil, err
 	}
 	tenant, err := kit.Narrow("tenant", filter.Tenant, kit.Scope(c))
 	if err != nil {
-		return 0, 0, err
+		return 0, nil, err
 	}
 	ctx := a.Context(c)
 	// What fails again meanwhile is not meant, neither by what is done nor by what remains.
 	if err := filter.Bound(ctx, a.SQL, true); err != nil {
-		return 0, 0, err
+		return 0, nil, err
 	}
 	if n, err = do(filter, ctx, a.Changing(c), limit, tenant); err != nil {
-		return 0, 0, err
+		return 0, nil, err
 	}
-	left, err = count(filter, ctx, a.SQL, tenant)
-	return n, left, err
+	// The jobs are done, whatever becomes of this: an error would have the client do as many again.
+	rest, err := count(filter, ctx, a.SQL, tenant)
+	if err != nil {
+		a.Log.Warn("jobs that remain after a bulk request are not counted", "error", err)
+		return n, nil, nil
+	}
+	return n, &rest, nil
 }
 
 // jobsFilter picks jobs to run again. Only those that failed for good can be, so state may say that it means those.
@@ -278,8 +284,12 @@ func (a *Admin) retryJobs(c echo.Context) error {
 	if err != nil {
 		return err
 	}
+	matched := int64(n)
+	if left != nil {
+		matched += *left
+	}
 	return c.JSON(http.StatusOK, map[string]any{
-		"action": "retry", "matched": int64(n) + left, "succeeded": n, "failed": 0, "errors": []any{}, "remaining": left,
+		"action": "retry", "matched": matched, "succeeded": n, "failed": 0, "errors": []any{}, "remaining": left,
 	})
 }
 
