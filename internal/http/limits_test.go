@@ -70,6 +70,21 @@ func TestMT82SPATenantBeyondItsLimits(t *testing.T) {
 		from (select concat_ws(' ', tenant_id, resource, sum(requests)) as what from ojs.refusals group by tenant_id, resource) r`)
 }
 
+// What a server refused just before it stopped is noted when it has stopped.
+func TestTheLastRefusalsAreNoted(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	pgtest.Exec(t, db.Pool, `select ojs.configure_limits('acme', '{"max_queue_depth": 0}')`)
+	t.Run("a server", func(t *testing.T) {
+		a := &api{t: t, db: db, pool: db.Pool, log: &pgtest.Log{}}
+		a.serve(db.Open())
+		a.do("POST", "/ojs/v1/jobs", `{"type": "a", "args": []}`, "X-OJS-Tenant: acme").want(429)
+	})
+	if n := pgtest.One[int](t, db.Pool, "select count(*) from ojs.refusals where tenant_id = 'acme'"); n != 1 {
+		t.Errorf("%d refusals are noted", n)
+	}
+}
+
 // Requests that come together are taken one by one as long as there is room, also where one of them has the room locked.
 func TestLimitsOfRequestsThatComeTogether(t *testing.T) {
 	t.Parallel()

@@ -12,14 +12,16 @@ import (
 	"time"
 )
 
-// Serve answers requests on ln until ctx ends. Then it is no longer ready and lets waiting fetches return empty, goes on answering for
-// DrainDelay, so that load balancers and clients notice, closes ln, finishes what is under way and returns.
+// Serve answers requests on ln until ctx ends. Then it is no longer ready and lets waiting fetches
+// return empty, goes on answering for DrainDelay, so that load balancers and clients notice, closes
+// ln, finishes what is under way, notes the last refusals by limits, and returns.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	beside, done := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup
 	running.Go(func() { s.defaultTenant.refresh(beside) })
 	defer running.Wait()
 	defer done()
+	defer s.kit.Problems.NoteRefusals()
 
 	server := &http.Server{
 		Handler:           s.handler,

@@ -11,6 +11,7 @@ import (
 
 // refusals are those that limits have caused since the last note of them.
 type refusals struct {
+	noting sync.Mutex // held while some are noted
 	mu     sync.Mutex
 	counts map[refusal]int32
 }
@@ -37,16 +38,23 @@ func (p *Problems) Count(problem *pg.Error) {
 	defer p.refused.mu.Unlock()
 	if p.refused.counts == nil {
 		p.refused.counts = map[refusal]int32{}
-		time.AfterFunc(noteAfter, p.note)
+		time.AfterFunc(noteAfter, p.NoteRefusals)
 	}
 	p.refused.counts[of]++
 }
 
-func (p *Problems) note() {
+// NoteRefusals notes what has been refused since the last note. It returns when that and every note under way is
+// written: a server that stops would lose them otherwise.
+func (p *Problems) NoteRefusals() {
+	p.refused.noting.Lock()
+	defer p.refused.noting.Unlock()
 	p.refused.mu.Lock()
 	counts := p.refused.counts
 	p.refused.counts = nil
 	p.refused.mu.Unlock()
+	if counts == nil {
+		return
+	}
 	var params sqlcgen.NoteRefusalsParams
 	for of, n := range counts {
 		params.Tenants, params.Queues = append(params.Tenants, of.tenant), append(params.Queues, of.queue)
