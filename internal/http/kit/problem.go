@@ -18,7 +18,8 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 )
 
-const docsURL = "https://openjobspec.org/spec/v1/errors#"
+// docsURL is the page that tells of every code; the specification has pages for few of them.
+const docsURL = "https://github.com/ojs-pg/ojs-pg/blob/main/docs/http-api.md#errors"
 
 // Problems gives errors their codes and statuses, as ojs.problem has them, and writes them. Nothing else does.
 type Problems struct {
@@ -177,7 +178,7 @@ func ProblemBody(p *pg.Error, requestID string) map[string]any {
 	body["message"] = p.Message
 	body["retryable"] = p.Retryable
 	body["request_id"] = requestID
-	body["docs_url"] = docsURL + p.Code
+	body["docs_url"] = docsURL
 	body["details"] = p.Details
 	if p.Details == nil {
 		body["details"] = map[string]any{}
