@@ -137,6 +137,8 @@ func TestQueues(t *testing.T) {
 	r.gives("GET /queues?limit=1&offset=1", "", 200, `{"queues": [{"name": "reports"}], "pagination": {"total": 2, "has_more": false}}`)
 	r.gives("GET /queues?page=2&per_page=1", "", 200, `{"items": [{"name": "reports"}], "pagination": {"page": 2, "per_page": 1}}`)
 	r.gives("GET /queues?offset=9", "", 200, `{"items": [], "pagination": {"total": 2, "has_more": false}}`)
+	r.gives("GET /queues?page=2&per_page=1&offset=1", "", 200, `{"items": [{"name": "reports"}]}`)
+	r.refuses("GET /queues?page=1&offset=1", "", 400, "offset")
 	r.refuses("GET /queues?limit=0", "", 400, "limit")
 
 	const numbers = `"name": "mail", "status": "active", "paused": false, "total_jobs": 5, "oldest_wait_ms": "*", "depth": 3,

@@ -90,8 +90,14 @@ func Paging(c echo.Context) (limit, offset int, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	offset, err = QueryInteger(c, "offset", (number-1)*limit, 0, 1<<30)
-	return limit, offset, err
+	first := (number - 1) * limit
+	if offset, err = QueryInteger(c, "offset", first, 0, 1<<30); err != nil {
+		return 0, 0, err
+	}
+	if offset != first && c.QueryParam("page") != "" {
+		return 0, 0, Invalid("offset", "disagrees with page")
+	}
+	return limit, offset, nil
 }
 
 // PageOf asks for a page of a list whose rows say how many there are in all.
