@@ -187,20 +187,25 @@ func TestErrorsOfALaterRelease(t *testing.T) {
 	}
 }
 
+// note is a migration of a release to come. The view ojs._handed, which is select j.* from ojs.job j, has the column when it is made anew.
+const (
+	note = `-- +goose Up
+set local role ojs_owner;
+alter table ojs.job add column note text;
+reset role;
+`
+	handedHasNote = "select exists (select from pg_attribute a where a.attrelid = 'ojs._handed'::regclass and a.attname = 'note')"
+)
+
 // A view of all columns of a table has those that a migration added, though its file has not changed.
 func TestAMigrationHasAllCodeApplied(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
-	later := pgtest.Later(t, map[string]string{"migrations/90001_note.sql": `-- +goose Up
-set local role ojs_owner;
-alter table ojs.job add column note text;
-reset role;
-`})
+	later := pgtest.Later(t, map[string]string{"migrations/90001_note.sql": note})
 	if err := pg.MigrateFrom(t.Context(), later, d.URL, pg.Up, nil); err != nil {
 		t.Fatal(err)
 	}
-	if !pgtest.One[bool](t, d.Pool, `
-		select exists (select from pg_attribute a where a.attrelid = 'ojs._handed'::regclass and a.attname = 'note')`) {
+	if !pgtest.One[bool](t, d.Pool, handedHasNote) {
 		t.Error("ojs._handed, which is select j.* from ojs.job j, has not the new column")
 	}
 }
@@ -264,11 +269,7 @@ func TestAnUpgradeThatEndedBeforeItsCode(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	pgtest.Exec(t, d.Pool, "update ojs.schema_release set applied_at = clock_timestamp() + interval '1 hour'")
-	files := map[string]string{"migrations/90001_note.sql": `-- +goose Up
-set local role ojs_owner;
-alter table ojs.job add column note text;
-reset role;
-`}
+	files := map[string]string{"migrations/90001_note.sql": note}
 	broken := maps.Clone(files)
 	broken["code/jobs/status.sql"] = "select 1 / 0;"
 	if err := pg.MigrateFrom(t.Context(), pgtest.Later(t, broken), d.URL, pg.Up, nil); err == nil {
@@ -284,8 +285,7 @@ reset role;
 	if err := pg.MigrateFrom(t.Context(), pgtest.Later(t, files), d.URL, pg.Up, nil); err != nil {
 		t.Fatal(err)
 	}
-	if !pgtest.One[bool](t, d.Pool, `
-		select exists (select from pg_attribute a where a.attrelid = 'ojs._handed'::regclass and a.attname = 'note')`) {
+	if !pgtest.One[bool](t, d.Pool, handedHasNote) {
 		t.Error("the view ojs._handed was not made anew")
 	}
 }
