@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -304,41 +303,5 @@ func TestWhatIsGoneIsNotDroppedTwice(t *testing.T) {
 		if !slices.Contains(after, object) {
 			t.Errorf("gone.sql drops %s, which is there", object)
 		}
-	}
-}
-
-// One reader of each of several views does not keep others from what the upgrade has locked before for as long as all of them together.
-func TestAnUpgradeWaitsForSoLongInSum(t *testing.T) {
-	t.Parallel()
-	d := pgtest.New(t)
-	pgtest.Exec(t, d.Pool, "update ojs.schema_release set postgres = 0")
-	pgtest.Exec(t, d.Pool, "grant select on ojs.table_health, ojs.upkeep_status, ojs.longest_waits to public")
-	stop := make(chan struct{})
-	var reading sync.WaitGroup
-	for _, view := range []string{"ojs.table_health", "ojs.upkeep_status", "ojs.longest_waits"} {
-		reading.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				tx, err := d.Pool.Begin(context.Background())
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				if _, err := tx.Exec(context.Background(), "lock table "+view+" in access share mode; select pg_sleep(0.5)"); err != nil {
-					t.Log(err)
-				}
-				_ = tx.Rollback(context.Background())
-			}
-		})
-	}
-	err := pg.Migrate(t.Context(), d.URL, pg.Up, nil)
-	close(stop)
-	reading.Wait()
-	if err != nil {
-		t.Error(err)
 	}
 }
