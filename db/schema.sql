@@ -1395,10 +1395,8 @@ begin
     if not (select ojs._foreign(f.snapshot) from ojs._folded() f) then
         return false;
     end if;
-    if current_setting('server_version_num')::int >= 170000 then
-        -- ojs._notice_copy has limited the transaction to ten seconds, and to count all jobs may take longer.
-        perform set_config('transaction_timeout', '0', true);
-    end if;
+    -- To count all jobs may take longer than ten seconds. It is not the rebuild yet, which enters the lane once more.
+    perform ojs._take_long();
     perform ojs._move_clock(ojs._clock_mark(), ojs.now(), 1, '1:1:', '-infinity');
     perform ojs._roll_up();
     perform ojs._catch_up();
@@ -4917,7 +4915,8 @@ begin
         return;
     end if;
     for v_try in 1 .. case when p_wait then 3 else 1 end loop
-        -- First for one that has enough: a session that waits for all keeps those that come free from the others.
+        -- First wait for one stripe that has enough tokens: a session that waits for all stripes would keep, from other sessions, those
+        -- that it gets first.
         perform ojs._await_stripes(p_of, array(
             select s.n from ojs.stripe s where s.tenant_id = p_of.tenant_id and s.queue = p_of.queue
                 and (v_try = 3 or ojs._grown(p_of, lacks, s.n, s.tokens, s.at, v_now) + got[lacks] >= p_want[lacks])
@@ -6098,7 +6097,7 @@ begin
     update ojs.schema_hash h
     set privileges = case when h.version = l.version then array(select p from ojs._privileges() p where not p.passing) end
     from (select max(m.version) as version from ojs.schema_hash m) l
-    where (h.privileges is null) = (h.version = l.version);
+    where h.version = l.version or h.privileges is not null;
 end;
 $$;
 
@@ -12086,6 +12085,17 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._take_long() RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+    -- Before PostgreSQL 17 this setting is unknown.
+    if current_setting('transaction_timeout', true) is not null then
+        perform set_config('transaction_timeout', '0', true);
+    end if;
+end;
+$$;
+
 CREATE FUNCTION ojs._tell_of_limit(p_type text, p_tenant text, p_queue text, p_resource text, p_used bigint, p_maximum bigint, p_soft boolean, p_refused bigint, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -15499,13 +15509,11 @@ declare
     v_next xid8 := pg_snapshot_xmax(pg_current_snapshot());
 begin
     perform ojs._fetched_nothing();
-    -- All limits are counted anew. Whoever is changing one is waited for now, while dispatch goes on.
+    -- All limits are counted anew. A session that is changing a limit is waited for now, while dispatch goes on.
     perform from ojs.rule r for update;
     perform ojs._enter_lane(), ojs._notice_copy();
-    if current_setting('server_version_num')::int >= 170000 then
-        -- ojs._enter_lane has limited the transaction to ten seconds; a rebuild of many tenants may take longer.
-        perform set_config('transaction_timeout', '0', true);
-    end if;
+    -- A rebuild of many tenants may take longer than ten seconds.
+    perform ojs._take_long();
     if (select ojs._foreign(f.snapshot) from ojs._folded() f) then
         -- Else rows of the other cluster would be new once more when the ids of transactions here come to theirs.
         update ojs.journal j set xid = '3' where j.xid >= v_next;
@@ -15663,7 +15671,7 @@ CREATE FUNCTION ojs.release_throttle(p_tenant text) RETURNS SETOF ojs.throttle
     AS $$
 begin
     if exists (select from ojs.throttle h where h.tenant_id = p_tenant) then
-        -- Whoever sets limits locks ojs.tally_mark before the lane.
+        -- A session that sets limits locks ojs.tally_mark before the lane.
         perform ojs._alone_with_tally();
         perform ojs._stop_decisions();
         -- Whether it is throttled again is decided by what it does from now on.
@@ -16129,7 +16137,7 @@ begin
     elsif (coalesce(p_lasts, v_watch.lasts) between '1 second' and '7 days') is not true then
         perform ojs._raise('OJ422', 'lasts must be between 1 second and 7 days', '{"field": "lasts"}');
     end if;
-    -- Whoever sets limits locks ojs.tally_mark before the lane.
+    -- A session that sets limits locks ojs.tally_mark before the lane.
     perform ojs._alone_with_tally();
     perform ojs._say_if_new(p_tenant, null), ojs._stop_decisions();
     return ojs._begin_throttle(p_tenant, coalesce(left(p_reason, 1000), 'manual'), coalesce(p_action, v_watch.action),

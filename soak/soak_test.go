@@ -146,10 +146,10 @@ type world struct {
 	tenants  []string
 	client   *http.Client
 	ledger   *ledger
-	longest  atomic.Int64 // nanoseconds until the slowest answer to a request that does not wait for jobs
 
-	succeeding sync.Mutex
-	succeeded  map[string]int // requests, by path
+	answering sync.Mutex
+	longest   time.Duration  // until the slowest answer to a request that does not wait for jobs
+	succeeded map[string]int // requests, by path
 }
 
 func newWorld(database string, servers ...*server) *world {
@@ -163,13 +163,24 @@ func newWorld(database string, servers ...*server) *world {
 	}
 }
 
-// successes are how many requests to each path succeeded since the last call.
-func (w *world) successes() map[string]int {
-	w.succeeding.Lock()
-	defer w.succeeding.Unlock()
-	all := w.succeeded
-	w.succeeded = map[string]int{}
-	return all
+// answers are how long the slowest answer took since the last call, and how many requests to each path succeeded.
+func (w *world) answers() (longest time.Duration, succeeded map[string]int) {
+	w.answering.Lock()
+	defer w.answering.Unlock()
+	longest, succeeded = w.longest, w.succeeded
+	w.longest, w.succeeded = 0, map[string]int{}
+	return longest, succeeded
+}
+
+func (w *world) answered(path string, status int, took time.Duration) {
+	w.answering.Lock()
+	defer w.answering.Unlock()
+	if path != fetchPath {
+		w.longest = max(w.longest, took)
+	}
+	if status < 300 {
+		w.succeeded[path]++
+	}
 }
 
 // post sends to one of the servers. status 0: no answer, so nobody knows.
@@ -196,17 +207,7 @@ func (w *world) post(r *rand.Rand, path string, tenant string, body any) (int, [
 	if err != nil {
 		return 0, nil
 	}
-	took := time.Since(sent).Nanoseconds()
-	for path != fetchPath {
-		if longest := w.longest.Load(); took <= longest || w.longest.CompareAndSwap(longest, took) {
-			break
-		}
-	}
-	if res.StatusCode < 300 {
-		w.succeeding.Lock()
-		w.succeeded[path]++
-		w.succeeding.Unlock()
-	}
+	w.answered(path, res.StatusCode, time.Since(sent))
 	return res.StatusCode, answer
 }
 

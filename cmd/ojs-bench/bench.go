@@ -84,6 +84,20 @@ func baselineFlag() cli.Flag {
 	}
 }
 
+// crowdFlags are those of a benchmark in which producers and workers of several tenants work at the same time, after its first one.
+func crowdFlags(first cli.Flag, more ...cli.Flag) []cli.Flag {
+	return append([]cli.Flag{
+		first,
+		&cli.IntFlag{Name: "workers", Value: 16, Usage: "`NUMBER` of workers at once", Validator: cmdline.AtLeast(1)},
+		&cli.IntFlag{Name: "batch", Value: 10, Usage: "`NUMBER` of jobs asked for at once", Validator: cmdline.Between(1, 1000)},
+		&cli.IntFlag{Name: "producers", Value: 4, Usage: "`NUMBER` of producers at once", Validator: cmdline.AtLeast(1)},
+		&cli.IntFlag{
+			Name: "tenants", Value: 3,
+			Usage: "`NUMBER` of tenants; 3 have weights 10:5:1, others equal ones", Validator: cmdline.AtLeast(1),
+		},
+	}, more...)
+}
+
 func argsFlag() cli.Flag {
 	return &cli.IntFlag{Name: "args-bytes", Value: 100, Usage: "`BYTES` of args of each job", Validator: cmdline.AtLeast(5)}
 }
@@ -360,19 +374,12 @@ ours without that transaction, and a baseline that 'ojs-bench dispatch --help' d
                             fifths for minutes
   control                   the same without the transaction
   baseline_last_over_first  the same of the baseline`,
-		Flags: b.flags(
+		Flags: b.flags(crowdFlags(
 			&cli.FloatFlag{Name: "seconds", Value: 300, Usage: "`SECONDS` of each of the three runs", Validator: cmdline.AtLeast(0.001)},
-			&cli.IntFlag{Name: "workers", Value: 16, Usage: "`NUMBER` of workers at once", Validator: cmdline.AtLeast(1)},
-			&cli.IntFlag{Name: "batch", Value: 10, Usage: "`NUMBER` of jobs asked for at once", Validator: cmdline.Between(1, 1000)},
-			&cli.IntFlag{Name: "producers", Value: 4, Usage: "`NUMBER` of producers at once", Validator: cmdline.AtLeast(1)},
-			&cli.IntFlag{
-				Name: "tenants", Value: 3,
-				Usage: "`NUMBER` of tenants; 3 have weights 10:5:1, others equal ones", Validator: cmdline.AtLeast(1),
-			},
 			&cli.IntFlag{Name: "backlog", Value: 20_000, Usage: "`NUMBER` of jobs that wait at any time", Validator: cmdline.AtLeast(100)},
 			baselineFlag(),
 			argsFlag(),
-		),
+		)...),
 		Action: b.run(func(ctx context.Context, env *bench.Env, c *cli.Command) (any, error) {
 			return bench.Pinned(ctx, env, bench.PinnedOptions{
 				Load: loadOf(c), Producers: c.Int("producers"), Tenants: c.Int("tenants"), Backlog: c.Int("backlog"),
@@ -493,15 +500,8 @@ RETENTION seconds, and the journal for a minute; what a server's clock and upkee
   size_ratio              bytes of the database per job in it, finished ones included, in the last minute to the third: means of six
                           looks a minute
   bytes_per_retained_job  in the last minute; minutes holds all figures of each minute, and in which tables the bytes are`,
-		Flags: b.flags(
+		Flags: b.flags(crowdFlags(
 			&cli.FloatFlag{Name: "seconds", Value: 600, Usage: "`SECONDS` of the whole", Validator: cmdline.AtLeast(0.001)},
-			&cli.IntFlag{Name: "workers", Value: 16, Usage: "`NUMBER` of workers at once", Validator: cmdline.AtLeast(1)},
-			&cli.IntFlag{Name: "batch", Value: 10, Usage: "`NUMBER` of jobs asked for at once", Validator: cmdline.Between(1, 1000)},
-			&cli.IntFlag{Name: "producers", Value: 4, Usage: "`NUMBER` of producers at once", Validator: cmdline.AtLeast(1)},
-			&cli.IntFlag{
-				Name: "tenants", Value: 3,
-				Usage: "`NUMBER` of tenants; 3 have weights 10:5:1, others equal ones", Validator: cmdline.AtLeast(1),
-			},
 			&cli.IntFlag{
 				Name: "open", Value: 20_000, Usage: "`NUMBER` of jobs that have not ended at any time",
 				Validator: cmdline.AtLeast(100),
@@ -518,7 +518,7 @@ RETENTION seconds, and the journal for a minute; what a server's clock and upkee
 				Validator: cmdline.AtLeast(10.0),
 			},
 			argsFlag(),
-		),
+		)...),
 		Action: b.run(func(ctx context.Context, env *bench.Env, c *cli.Command) (any, error) {
 			return bench.Mixed(ctx, env, bench.MixedOptions{
 				Load: loadOf(c), Producers: c.Int("producers"), Tenants: c.Int("tenants"), Open: c.Int("open"),

@@ -17,22 +17,28 @@ import (
 // applyCode brings functions, views, comments and grants to what the files say, in one transaction. Files that the database has already do
 // not run, so that nobody waits for a view that has not changed.
 func (m *migrator) applyCode(ctx context.Context) error {
-	files, err := db.CodeFiles(m.from.Code)
-	if err != nil {
-		return err
-	}
-	has, err := m.appliedCode(ctx)
-	if err != nil {
-		return err
-	}
-	change := codeChange(files, has)
-	if noted, err := m.codeNoted(ctx, files); err != nil || noted && len(change) == 0 {
+	files, change, noted, err := m.codeDue(ctx)
+	if err != nil || noted && len(change) == 0 {
 		return err
 	}
 	if err := m.withLockRetry(ctx, func() error { return m.applyFiles(ctx, files, change) }); err != nil {
 		return fmt.Errorf("migrate up: %w", explain(err))
 	}
 	return nil
+}
+
+// codeDue returns all files of code, and those that are to run. noted: what the database says of its code is what this program says, too; a
+// release may differ from the one before in nothing else.
+func (m *migrator) codeDue(ctx context.Context) (files, change []db.CodeFile, noted bool, err error) {
+	if files, err = db.CodeFiles(m.from.Code); err != nil {
+		return nil, nil, false, err
+	}
+	has, err := m.appliedCode(ctx)
+	if err != nil {
+		return nil, nil, false, err
+	}
+	noted, err = m.codeNoted(ctx, files)
+	return files, codeChange(files, has), noted, err
 }
 
 // applyFiles runs those files that have changed, in one transaction, and remembers all of them, and who may do what then.
@@ -51,32 +57,34 @@ func (m *migrator) applyFiles(ctx context.Context, files, change []db.CodeFile) 
 		if _, err := tx.ExecContext(ctx, f.Text); err != nil {
 			return locateInCode(f, err)
 		}
-		// What the transaction has locked so far stays locked while it waits for more, so it waits for so long in sum.
+		// What the transaction has locked stays locked while it waits for more. So a file that may have waited leaves less for the others,
+		// but never nothing: a slow machine takes long without any lock in the way.
 		waited := time.Since(began) - quickFile
 		if waited <= 0 {
 			continue
 		}
-		if patience -= waited; patience <= 0 {
-			return locateInCode(f, &pgconn.PgError{Code: lockNotAvailable, Message: "waited for locks for too long in sum"})
-		}
-		if _, err := tx.ExecContext(ctx, fmt.Sprintf("set local lock_timeout = %d", max(1, patience.Milliseconds()))); err != nil {
+		patience = max(patience-waited, leastLockTimeout)
+		if _, err := tx.ExecContext(ctx, fmt.Sprintf("set local lock_timeout = %d", patience.Milliseconds())); err != nil {
 			return fmt.Errorf("bound the wait for locks: %w", err)
 		}
 	}
 	if err := m.noteCode(ctx, tx, files); err != nil {
 		return err
 	}
-	_, err = tx.ExecContext(ctx, "reset role; update ojs.schema_hash set privileges = null; select ojs._keep_privileges()")
-	if err != nil {
+	if _, err := tx.ExecContext(ctx, "reset role; select ojs._keep_privileges()"); err != nil {
 		return fmt.Errorf("remember owners and grants: %w", err)
 	}
 	return tx.Commit()
 }
 
-// quickFile is how long a file of code takes at most without waiting for a lock; most take a few milliseconds.
-const quickFile = 100 * time.Millisecond
+const (
+	// quickFile is how long a file of code takes at most without waiting for a lock; most take a few milliseconds.
+	quickFile = 100 * time.Millisecond
+	// leastLockTimeout is how long a file of code waits for a lock when those before it have waited.
+	leastLockTimeout = 50 * time.Millisecond
+)
 
-// codeNoted reports whether the database says of its code what this program says of these files: a release may differ in nothing else.
+// codeNoted reports whether the database says of its code what this program says of these files.
 func (m *migrator) codeNoted(ctx context.Context, files []db.CodeFile) (noted bool, err error) {
 	err = m.db.QueryRowContext(ctx, `
 		select exists (select from ojs.schema_release r where r.release = $1 and r.needs_server = $2 and r.code_hash = $3)`,
@@ -175,27 +183,6 @@ func locateInCode(f db.CodeFile, err error) error {
 			"ojs-pg migrate up again", where, err, strings.ReplaceAll(pgErr.Detail, "\n", "; "))
 	}
 	return fmt.Errorf("%s: %w", where, err)
-}
-
-// codeToApply are the names of the files that migrate up would run, after migrations or without. noted: it would not change what the
-// database says of its code, either.
-func (m *migrator) codeToApply(ctx context.Context, migrations bool) (names []string, noted bool, err error) {
-	files, err := db.CodeFiles(m.from.Code)
-	if err != nil {
-		return nil, false, err
-	}
-	has, err := m.appliedCode(ctx)
-	if err != nil {
-		return nil, false, err
-	}
-	if migrations {
-		clear(has)
-	}
-	for _, f := range codeChange(files, has) {
-		names = append(names, f.Name)
-	}
-	noted, err = m.codeNoted(ctx, files)
-	return names, noted, err
 }
 
 // release is which one the database's code is of, and the oldest whose servers may run with it; empty before the first.

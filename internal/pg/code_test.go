@@ -289,6 +289,23 @@ func TestAnUpgradeThatEndedBeforeItsCode(t *testing.T) {
 	}
 }
 
+// Files that take long without a lock in their way are applied at the first try.
+func TestSlowCodeIsNotTakenForLockedOut(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	slow := map[string]string{}
+	for _, name := range []string{"jobs/status.sql", "jobs/list_jobs.sql"} {
+		slow[name] = "select pg_catalog.pg_sleep(0.5), nextval('public.tries');\n"
+	}
+	pgtest.Exec(t, d.Pool, "create sequence public.tries; grant usage on sequence public.tries to public")
+	if err := pg.MigrateFrom(t.Context(), changedCode(t, slow), d.URL, pg.Up, nil); err != nil {
+		t.Fatal(err)
+	}
+	if n := pgtest.One[int](t, d.Pool, "select last_value from public.tries"); n != 2 {
+		t.Errorf("two files ran %d times", n)
+	}
+}
+
 // gone.sql runs again at later upgrades, and finds nothing to drop in a database that has them.
 func TestWhatIsGoneIsNotDroppedTwice(t *testing.T) {
 	t.Parallel()

@@ -121,11 +121,17 @@ func Status(ctx context.Context, url string) (SchemaStatus, error) {
 		status.Migrations = append(status.Migrations, Migration{Name: source.Path, Applied: ok, AppliedAt: at})
 		missing = missing || !ok
 	}
-	var noted bool
-	if status.Code, noted, err = m.codeToApply(ctx, missing); err != nil {
+	files, change, noted, err := m.codeDue(ctx)
+	if err != nil {
 		return SchemaStatus{}, err
 	}
-	status.Current = status.Hash == db.Hash() && !missing && noted && len(status.Code) == 0
+	if missing {
+		change = files // a migration has all code applied
+	}
+	for _, f := range change {
+		status.Code = append(status.Code, f.Name)
+	}
+	status.Current = status.Hash == db.Hash() && !missing && noted && len(change) == 0
 	return status, nil
 }
 
@@ -146,7 +152,6 @@ const (
 type migrator struct {
 	db       *sql.DB
 	provider *goose.Provider
-	files    fs.FS // the migrations
 	from     Source
 	inUse    bool         // servers may be running
 	lockWait atomic.Int64 // time.Duration, for a lock
@@ -163,7 +168,7 @@ func newMigrator(url string, from Source) (*migrator, error) {
 	if cfg.RuntimeParams["application_name"] == "" {
 		cfg.RuntimeParams["application_name"] = "ojs-pg migrate"
 	}
-	m := &migrator{files: from.Migrations, from: from}
+	m := &migrator{from: from}
 	m.lockWait.Store(int64(firstLockTimeout))
 	cfg.Tracer = m
 	conn := stdlib.OpenDB(*cfg, stdlib.OptionAfterConnect(m.setLockTimeout), stdlib.OptionResetSession(m.setLockTimeout))
@@ -341,14 +346,15 @@ func (m *migrator) refuseChanged(ctx context.Context) error {
 	if stored == "" {
 		return m.refuseWithoutRows(ctx)
 	}
-	if stored == db.HashOf(m.files, version) {
+	if stored == db.HashOf(m.from.Migrations, version) {
 		return nil
 	}
 	// A later release has begun an upgrade that did not come to its functions.
 	var later bool
-	own := m.provider.ListSources()[len(m.provider.ListSources())-1].Version
+	sources := m.provider.ListSources()
+	own := sources[len(sources)-1].Version
 	err = m.db.QueryRowContext(ctx, "select exists (select from ojs.schema_hash h where h.version = $1 and h.hash = $2 and h.version < $3)",
-		own, db.HashOf(m.files, own), version).Scan(&later)
+		own, db.HashOf(m.from.Migrations, own), version).Scan(&later)
 	if err != nil {
 		return fmt.Errorf("read the schema's hash: %w", explain(err))
 	}
@@ -453,7 +459,7 @@ func (m *migrator) locate(err error) error {
 	var pgErr *pgconn.PgError
 	failed := m.failed.Load()
 	if failed != nil && errors.As(err, &pgErr) && pgErr == failed.err {
-		if text, readErr := fs.ReadFile(m.files, where); readErr == nil {
+		if text, readErr := fs.ReadFile(m.from.Migrations, where); readErr == nil {
 			// goose cuts statements out of the file as they are, but for the commit. One that stands there twice counts as the first.
 			if before, _, found := strings.Cut(string(text), failed.sql); found && !strings.EqualFold(failed.sql, "commit") {
 				where += ":" + strconv.Itoa(1+strings.Count(before+failed.untilFault(), "\n"))

@@ -48,9 +48,11 @@ const (
 
 // unfit counts what a restore has left out; empty: nothing, or the schema is not complete.
 func (m *migrator) unfit(ctx context.Context) (what string, err error) {
-	err = m.ifThere(ctx, "ojs._unfit()", func() error {
-		return m.db.QueryRowContext(ctx, "select coalesce(ojs._unfit(), '')").Scan(&what)
-	})
+	var there bool
+	err = m.db.QueryRowContext(ctx, "select to_regprocedure('ojs._unfit()') is not null").Scan(&there)
+	if err == nil && there {
+		err = m.db.QueryRowContext(ctx, "select coalesce(ojs._unfit(), '')").Scan(&what)
+	}
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) && pgErr.Code == insufficientPrivilege {
 		return pgErr.Message, nil // the function's owner does not own the schema
@@ -59,16 +61,6 @@ func (m *migrator) unfit(ctx context.Context) (what string, err error) {
 		return "", fmt.Errorf("look at owners and grants: %w", explain(err))
 	}
 	return what, nil
-}
-
-// ifThere does something if the schema has a function already, or still.
-func (m *migrator) ifThere(ctx context.Context, function string, do func() error) error {
-	var exists bool
-	err := m.db.QueryRowContext(ctx, "select to_regprocedure($1) is not null", function).Scan(&exists)
-	if err != nil || !exists {
-		return err
-	}
-	return do()
 }
 
 // checkFit looks whether a restore has left out what servers cannot be without.

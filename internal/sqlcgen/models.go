@@ -396,6 +396,6 @@ type OjsTiers struct {
 	Tenants int64 `json:"tenants"`
 	// How many of them do not have all of it yet.
 	Due int64 `json:"due"`
-	// Why, in the words of whoever changed it last.
+	// The reason that was given with the last change.
 	Reason *string `json:"reason"`
 }

@@ -161,9 +161,9 @@ p_strategy, over several queues: round-robin (one job of each in turn; default),
 p_weights), strict (all of the first queue, then of the second), least-loaded (each job from the queue
 with most jobs; a worker registered with a concurrency gets at most that many less its active jobs).
 p_weights: such as {"mail": 3}; 1 to 1000000, 1 for queues that it does not name.
-p_pool: the pool of a worker that has registered with none; default: default. What
-ojs.configure_pool says of all FETCHes goes before what it says of the pool, that before what the
-worker has registered with, and that before these arguments.
+p_pool: the pool of a worker that has registered with none; default: default. The
+strategy and its weights are those of the first of these that has one: ojs.configure_pool for all
+FETCHes; ojs.configure_pool for the pool; the worker''s registration; these arguments.
 Fewer jobs than p_count: no other job was available and committed before the call began. Exceptions:
 jobs that another session had locked (the tick brings them back after a second); jobs that rules hold
 back; a worker that drains or rests (ojs.direct_worker), or a pool or worker at its concurrency; a

@@ -47,6 +47,19 @@ comment on function ojs._guard(boolean) is
 and, from PostgreSQL 17 on, when the transaction is still open after 10 seconds. p_lane: what it has
 locked is the lane. Always true. Becomes part of the expression that asks.';
 
+create or replace function ojs._take_long() returns void
+language plpgsql
+as $$
+begin
+    -- Before PostgreSQL 17 this setting is unknown.
+    if current_setting('transaction_timeout', true) is not null then
+        perform set_config('transaction_timeout', '0', true);
+    end if;
+end;
+$$;
+comment on function ojs._take_long() is
+'Lifts the bound of ten seconds that ojs._guard has set for the transaction. The session may then hold the lane for longer.';
+
 create or replace function ojs._wait_for_lane(p_needed boolean) returns boolean
 language plpgsql
 as $$

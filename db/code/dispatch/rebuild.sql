@@ -8,13 +8,11 @@ declare
     v_next xid8 := pg_snapshot_xmax(pg_current_snapshot());
 begin
     perform ojs._fetched_nothing();
-    -- All limits are counted anew. Whoever is changing one is waited for now, while dispatch goes on.
+    -- All limits are counted anew. A session that is changing a limit is waited for now, while dispatch goes on.
     perform from ojs.rule r for update;
     perform ojs._enter_lane(), ojs._notice_copy();
-    if current_setting('server_version_num')::int >= 170000 then
-        -- ojs._enter_lane has limited the transaction to ten seconds; a rebuild of many tenants may take longer.
-        perform set_config('transaction_timeout', '0', true);
-    end if;
+    -- A rebuild of many tenants may take longer than ten seconds.
+    perform ojs._take_long();
     if (select ojs._foreign(f.snapshot) from ojs._folded() f) then
         -- Else rows of the other cluster would be new once more when the ids of transactions here come to theirs.
         update ojs.journal j set xid = '3' where j.xid >= v_next;
@@ -89,10 +87,8 @@ begin
     if not (select ojs._foreign(f.snapshot) from ojs._folded() f) then
         return false;
     end if;
-    if current_setting('server_version_num')::int >= 170000 then
-        -- ojs._notice_copy has limited the transaction to ten seconds, and to count all jobs may take longer.
-        perform set_config('transaction_timeout', '0', true);
-    end if;
+    -- To count all jobs may take longer than ten seconds. It is not the rebuild yet, which enters the lane once more.
+    perform ojs._take_long();
     perform ojs._move_clock(ojs._clock_mark(), ojs.now(), 1, '1:1:', '-infinity');
     perform ojs._roll_up();
     perform ojs._catch_up();

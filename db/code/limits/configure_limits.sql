@@ -50,7 +50,7 @@ comment on column ojs.limits.current is
 how much of the burst is gone; of max_stored_bytes what was there when it was measured, and what was sent since; of max_concurrency
 ojs.rule_stats.active, the jobs that the last decision counted; null: only the servers know.';
 comment on column ojs.limits.used_up is 'Which part of it that is.';
-comment on column ojs.limits.reason is 'Why, in the words of whoever changed it last; null for a tenant.';
+comment on column ojs.limits.reason is 'The reason that was given with the last change; null for a tenant.';
 
 create or replace function ojs._iso_duration(p_interval interval) returns text
 language sql stable set intervalstyle = 'iso_8601'
@@ -111,7 +111,7 @@ exceeds its limit by retries, requeues and promotions only, which are never refu
 whole or not at all, and more at once than burst are refused with validation_error. An open transaction keeps what it took, and what lies
 beside it, up to 16 jobs or a sixteenth of the limit. Nobody waits for it but producers of the same tenant, a moment. Rolled back, it gives
 that back. Dead letters that are retried count against depth. Takes effect when the transaction commits. Jobs that are being enqueued at
-that moment may be counted late. p_reason: for whoever asks later. Raises invalid_request, validation_error, unsupported, and with
+that moment may be counted late. p_reason: kept, and shown later. Raises invalid_request, validation_error, unsupported, and with
 max_concurrency what ojs.limit_concurrency raises.';
 
 create or replace function ojs._know(p_tenant text) returns void

@@ -33,7 +33,7 @@ comment on column ojs.quota.warn_from is 'The part from which on it is nearly us
 comment on column ojs.quota.measure_at is 'Of bytes, when they may be measured again; null: they are to be measured now.';
 comment on column ojs.quota.missing is
 'Of bytes, how many tokens its stripes are still to get; negative: to lose. What jobs take up, tokens and missing are the maximum in sum.';
-comment on column ojs.quota.reason is 'Why, in the words of whoever changed it last.';
+comment on column ojs.quota.reason is 'The reason that was given with the last change.';
 comment on table ojs.allowance is
 'The limits of a tenant, of a tenant in a queue, or of a queue, in one row: what an enqueue has to know of them. Element k of each
 list is the limit with ojs.quota.nth = k. Made from ojs.quota by ojs._allow.';

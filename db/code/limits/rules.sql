@@ -31,8 +31,8 @@ a queue, with p_queue alone of all tenants together in it. p_max_concurrency: 1 
 together. Never exceeded by jobs that are handed out from the next dispatch on; where more run already, nothing is handed out until fewer
 do. What one may not have, others get, and enqueue is never refused. A tenant at its limit leaves the ring, and comes back without credit
 or loss. A caller that keeps its transaction open after ojs.fetch keeps the limits of the tenants whose jobs it got to itself, for 10 idle
-seconds at most: these tenants get no other job meanwhile. p_reason: for whoever asks later. Returns
-the rule. Waits only for whoever changes the same rule. Raises invalid_request, validation_error,
+seconds at most: these tenants get no other job meanwhile. p_reason: kept, and shown later. Returns
+the rule. Waits only for a session that changes the same rule. Raises invalid_request, validation_error,
 conflict in a transaction that has fetched jobs.';
 
 -- Stops dispatch of a queue, of a tenant, of a tenant in a queue, or of everything.
@@ -60,7 +60,7 @@ end;
 $$;
 comment on function ojs.pause(text, text, text, text) is
 'Stops dispatch from the next decision on: of a queue, of a tenant (p_queue null), of a tenant in a queue, or of everything (p_queue ''*'').
-Enqueue, running jobs and the clock go on. p_reason, p_by: why and who (by default the login), for whoever asks later. What is paused
+Enqueue, running jobs and the clock go on. p_reason, p_by: why and who (by default the login), kept and shown later. What is paused
 twice stays paused since the first time. Returns the rule. Raises invalid_request.';
 
 -- Lets dispatch go on.

@@ -122,7 +122,8 @@ begin
         return;
     end if;
     for v_try in 1 .. case when p_wait then 3 else 1 end loop
-        -- First for one that has enough: a session that waits for all keeps those that come free from the others.
+        -- First wait for one stripe that has enough tokens: a session that waits for all stripes would keep, from other sessions, those
+        -- that it gets first.
         perform ojs._await_stripes(p_of, array(
             select s.n from ojs.stripe s where s.tenant_id = p_of.tenant_id and s.queue = p_of.queue
                 and (v_try = 3 or ojs._grown(p_of, lacks, s.n, s.tokens, s.at, v_now) + got[lacks] >= p_want[lacks])

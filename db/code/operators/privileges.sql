@@ -159,7 +159,7 @@ end;
 $$;
 comment on function ojs._put_right() is
 'Makes roles, owners, policies and grants what the migrations made them, where a restore has left out what servers cannot be without. Only
-whoever migrates can call it.';
+the role that migrates can call it.';
 
 create or replace function ojs._keep_privileges() returns void
 language plpgsql set search_path = pg_catalog, pg_temp
@@ -168,8 +168,8 @@ begin
     update ojs.schema_hash h
     set privileges = case when h.version = l.version then array(select p from ojs._privileges() p where not p.passing) end
     from (select max(m.version) as version from ojs.schema_hash m) l
-    where (h.privileges is null) = (h.version = l.version);
+    where h.version = l.version or h.privileges is not null;
 end;
 $$;
 comment on function ojs._keep_privileges() is
-'Remembers who may do what, after the last migration, once. Only whoever migrates can call it.';
+'Remembers who may do what with the schema as it is now. Only the role that migrates can call it.';

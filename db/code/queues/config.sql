@@ -54,7 +54,7 @@ tenants may not have ended, 1 to 1000000000 (0: any number), beyond which new on
 the part of it from which on events warn (0.8); max_size is max_depth. p_new: only if the queue has no configuration yet, else duplicate; of
 several such calls at once one succeeds. Raises unsupported for fields that this server does not honour, a longer retention among them,
 invalid_request for unknown ones, validation_error, and backend_unavailable while a transaction stays open that uses
-jobs; with tenant_fairness conflict in a transaction that has fetched jobs. Waits for whoever else configures queues.';
+jobs; with tenant_fairness conflict in a transaction that has fetched jobs. Waits for a session that configures queues.';
 
 -- Removes the configuration of an empty queue.
 -- Locks ojs.queue against others who configure, and ojs.job for a moment when defaults are removed.

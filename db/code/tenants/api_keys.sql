@@ -130,7 +130,7 @@ begin
 end;
 $$;
 comment on function ojs.revoke_api_key(uuid, text) is
-'Ends an API key: every server refuses it within a second. p_reason: for whoever asks later. Returns it. Raises not_found.';
+'Ends an API key: every server refuses it within a second. p_reason: kept, and shown later. Returns it. Raises not_found.';
 
 -- Writes api_key, at most once a minute and key.
 create or replace function ojs._key_owner(p_hash bytea) returns setof ojs.api_keys

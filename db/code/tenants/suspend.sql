@@ -28,9 +28,9 @@ end;
 $$;
 comment on function ojs.suspend_tenant(text, text) is
 'Refuses a tenant''s new jobs with TENANT_SUSPENDED from now on, whichever way they come, and returns since when. Cron jobs that fire are
-recorded as skipped. Jobs that are there go on, as do retries; dispatch is stopped by ojs.pause. p_reason: for whoever asks later. What is
+recorded as skipped. Jobs that are there go on, as do retries; dispatch is stopped by ojs.pause. p_reason: kept, and shown later. What is
 suspended twice stays so since the first time. Raises invalid_request, and backend_unavailable while a transaction stays open that uses
-jobs. Waits for whoever else configures queues.';
+jobs. Waits for a session that configures queues.';
 
 -- Takes a tenant's new jobs again.
 -- Locks and writes what ojs.suspend_tenant does; drops the trigger.

@@ -21,7 +21,7 @@ begin
     elsif (coalesce(p_lasts, v_watch.lasts) between '1 second' and '7 days') is not true then
         perform ojs._raise('OJ422', 'lasts must be between 1 second and 7 days', '{"field": "lasts"}');
     end if;
-    -- Whoever sets limits locks ojs.tally_mark before the lane.
+    -- A session that sets limits locks ojs.tally_mark before the lane.
     perform ojs._alone_with_tally();
     perform ojs._say_if_new(p_tenant, null), ojs._stop_decisions();
     return ojs._begin_throttle(p_tenant, coalesce(left(p_reason, 1000), 'manual'), coalesce(p_action, v_watch.action),
@@ -35,7 +35,7 @@ Acts from the next dispatch on, and changes nothing that is configured. The weig
 without a limit gets one of that part of what it runs, 1 at least; of tenants with logins the tick
 lowers the weight instead. rate: of what it enqueued on average in the span of ojs.watch_neighbours,
 or of its max_enqueue_rate if that is less, and one a second at least; beyond it enqueueing is
-refused with TENANT_LIMIT_EXCEEDED (throttled_rate). p_reason: for whoever asks later. Returns the
+refused with TENANT_LIMIT_EXCEEDED (throttled_rate). p_reason: kept, and shown later. Returns the
 throttle; tells of it by tenant.throttled. Waits for a running dispatch. Raises invalid_request,
 validation_error, conflict in a transaction that has fetched jobs.';
 
@@ -46,7 +46,7 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
     if exists (select from ojs.throttle h where h.tenant_id = p_tenant) then
-        -- Whoever sets limits locks ojs.tally_mark before the lane.
+        -- A session that sets limits locks ojs.tally_mark before the lane.
         perform ojs._alone_with_tally();
         perform ojs._stop_decisions();
         -- Whether it is throttled again is decided by what it does from now on.

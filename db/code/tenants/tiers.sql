@@ -5,7 +5,7 @@ comment on table ojs.tier is 'Tiers, templates of what tenants have. Changed by 
 comment on column ojs.tier.name is 'The tier. Tenants without a tier get the one of the name default.';
 comment on column ojs.tier.config is 'The template as it was given: {"limits": {...}, "fairness_weight": 10, "priority_boost": 5}.';
 comment on column ojs.tier.fields is 'The same with each limit under its own name beside the others, as ojs._tier_fields has it.';
-comment on column ojs.tier.reason is 'Why, in the words of whoever changed it last.';
+comment on column ojs.tier.reason is 'The reason that was given with the last change.';
 comment on table ojs.tenant_tier is
 'Which tenant has which tier. Written by ojs.set_tier, ojs.configure_tier and the tick, always under the lock of ojs.queue.';
 comment on column ojs.tenant_tier.tenant_id is 'The tenant.';
@@ -27,7 +27,7 @@ comment on column ojs.tiers.name is 'The tier. Tenants without a tier get the on
 comment on column ojs.tiers.config is 'The template.';
 comment on column ojs.tiers.tenants is 'How many tenants have it.';
 comment on column ojs.tiers.due is 'How many of them do not have all of it yet.';
-comment on column ojs.tiers.reason is 'Why, in the words of whoever changed it last.';
+comment on column ojs.tiers.reason is 'The reason that was given with the last change.';
 
 -- Makes, changes or removes a tier.
 -- Locks ojs.queue against others who configure, and ojs.tally_mark; for a weight, a boost or max_concurrency ojs.lane, until the end.
@@ -79,7 +79,7 @@ have the tier, to the first 20 at once, to the others by the clock, as many as f
 was set for each tenant, and what the template no longer names stays, too. p_config null: removes the tier, which is refused with conflict
 while tenants have it, unless p_confirm says that these keep their numbers and have no tier from then on. The tier default is given to
 tenants without a tier, but for what they have of their own: when it is made to those there are, then to each that enqueues for the first
-time, by the clock, a quarter of a second later; what came before counts, and was not refused. p_reason: for whoever asks later. Raises
+time, by the clock, a quarter of a second later; what came before counts, and was not refused. p_reason: kept, and shown later. Raises
 invalid_request, validation_error, unsupported, not_found, conflict, also in a transaction that has fetched jobs.';
 
 -- Gives a tenant a tier.
