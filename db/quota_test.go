@@ -230,6 +230,31 @@ func TestAllLimitsOfATenantCostOneRow(t *testing.T) {
 	}
 }
 
+// A producer that has read the limits before one of them is removed takes its tokens of those that stay.
+func TestAnotherLimitIsRemovedMeanwhile(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	limited(t, d.Service(), "acme", `{"max_queue_depth": 10, "max_enqueue_rate": {"limit": 1, "period": "P1D"}}`)
+	exec(t, d.Service(), "select ojs.enqueue('a', p_tenant => 'acme')")
+	read := one[string](t, d.Pool, "select ojs._allowances('acme', 'default')::text")
+	limited(t, d.Service(), "acme", `{"max_enqueue_rate": null}`)
+	if fit := one[int](t, d.Pool, `select fit
+		from ojs._fit(row('acme', 'default', 'available', 3, 0, null)::ojs._new_group, $2, $1::ojs.allowance[])`,
+		read, []float64{3, 3, 0, 0, 3}); fit != 3 {
+		t.Errorf("%d of 3 jobs fit", fit)
+	}
+	for _, want := range []string{"max_queue_depth 4/10", "max_queue_depth 7/10", "max_queue_depth 10/10"} {
+		exec(t, d.Pool, "select ojs._take($1::ojs.allowance[], 'acme', 'default', $2, false, null)", read, []float64{3, 3, 0, 0, 3})
+		if got := usage(t, d.Service(), "acme"); got != want {
+			t.Errorf("used up are %s, want %s", got, want)
+		}
+	}
+	if code := one[string](t, d.Pool, "select (ojs._take($1::ojs.allowance[], 'acme', 'default', $2, false, null)).sqlstate",
+		read, []float64{1, 1, 0, 0, 1}); code != "OJ429" {
+		t.Errorf("one job too many: %s", code)
+	}
+}
+
 // To set and remove another limit, a small one that needs fewer stripes, forgets nothing of what an open transaction has taken.
 func TestAnotherLimitChangesMeanwhile(t *testing.T) {
 	t.Parallel()

@@ -499,11 +499,12 @@ CREATE FUNCTION ojs._admit(p_groups ojs._new_group[], p_each boolean, p_new bool
     LANGUAGE plpgsql ROWS 10
     AS $$
 declare
-    v_group ojs._new_group;
-    v_want  float8[];
-    v_from  ojs.allowance[];
-    v_short ojs.allowance[];
-    v_most  record;
+    v_group   ojs._new_group;
+    v_want    float8[];
+    v_from    ojs.allowance[];
+    v_short   ojs.allowance[];
+    v_most    record;
+    v_refusal ojs.refusal;
 begin
     for v_group in
         select u.tenant_id, u.queue, u.state, u.jobs, u.bytes, u.sizes from unnest(p_groups) with ordinality u
@@ -521,17 +522,20 @@ begin
             fit := v_most.fit;
             refusal := v_most.refusal;
             v_want := ojs._wanted(fit, state, coalesce(v_group.sizes[fit], 0), p_new);
+        end if;
+        if fit > 0 then
+            v_refusal := ojs._take(v_short, tenant_id, queue, v_want, not p_each, case when not p_each then p_groups end);
+            if v_refusal.sqlstate is not null then
+                fit := 0;
+                refusal := v_refusal;
+            end if;
+        end if;
+        if refusal.sqlstate is not null then
+            return next;
+            exit when not p_each;
             -- The allowances that are not short have given tokens for all jobs.
             perform ojs._give_back(array(select a from unnest(v_from) a where a <> all (v_short)),
                 ojs._wanted(v_group.jobs - fit, state, v_group.bytes - coalesce(v_group.sizes[fit], 0), p_new));
-        end if;
-        if fit > 0 then
-            refusal := coalesce(ojs._take(v_short, tenant_id, queue, v_want, not p_each, case when not p_each then p_groups end), refusal);
-        end if;
-        if refusal.sqlstate is not null then
-            fit := case when p_each then fit else 0 end;
-            return next;
-            exit when not p_each;
         end if;
     end loop;
 end;
@@ -11832,11 +11836,16 @@ declare
 begin
     -- In one order, or statements that wait would wait for each other.
     for v_of in select a.* from unnest(p_from) a order by a.tenant_id, a.queue loop
-        v_held := ojs._gather(v_of, p_want, false, p_wait);
-        if v_held.lacks is not null then
+        loop
+            v_held := ojs._gather(v_of, p_want, false, p_wait);
+            exit when v_held.lacks is null;
             v_refusal := ojs._beyond(v_of, v_held.lacks, p_tenant, p_queue, p_want[v_held.lacks], p_groups);
-            exit when v_refusal.sqlstate is not null;
-        end if;
+            if v_refusal.sqlstate is not null then
+                return v_refusal;
+            end if;
+            -- This limit was removed since p_from was read. The jobs still take tokens of the others.
+            v_of.hard[v_held.lacks] := null;
+        end loop;
         v_left := p_want;
         for i in 1 .. cardinality(v_held.stripes) loop
             v_stripe := v_held.stripes[i];
@@ -11852,7 +11861,7 @@ begin
             where s.tenant_id = v_stripe.tenant_id and s.queue = v_stripe.queue and s.n = v_stripe.n and s.rev = v_stripe.rev;
         end loop;
     end loop;
-    return v_refusal;
+    return null;
 end;
 $$;
 

@@ -10,11 +10,12 @@ returns table (tenant_id text, queue text, state ojs.job_state, fit int, refusal
 language plpgsql rows 10
 as $$
 declare
-    v_group ojs._new_group;
-    v_want  float8[];
-    v_from  ojs.allowance[];
-    v_short ojs.allowance[];
-    v_most  record;
+    v_group   ojs._new_group;
+    v_want    float8[];
+    v_from    ojs.allowance[];
+    v_short   ojs.allowance[];
+    v_most    record;
+    v_refusal ojs.refusal;
 begin
     for v_group in
         select u.tenant_id, u.queue, u.state, u.jobs, u.bytes, u.sizes from unnest(p_groups) with ordinality u
@@ -32,17 +33,20 @@ begin
             fit := v_most.fit;
             refusal := v_most.refusal;
             v_want := ojs._wanted(fit, state, coalesce(v_group.sizes[fit], 0), p_new);
+        end if;
+        if fit > 0 then
+            v_refusal := ojs._take(v_short, tenant_id, queue, v_want, not p_each, case when not p_each then p_groups end);
+            if v_refusal.sqlstate is not null then
+                fit := 0;
+                refusal := v_refusal;
+            end if;
+        end if;
+        if refusal.sqlstate is not null then
+            return next;
+            exit when not p_each;
             -- The allowances that are not short have given tokens for all jobs.
             perform ojs._give_back(array(select a from unnest(v_from) a where a <> all (v_short)),
                 ojs._wanted(v_group.jobs - fit, state, v_group.bytes - coalesce(v_group.sizes[fit], 0), p_new));
-        end if;
-        if fit > 0 then
-            refusal := coalesce(ojs._take(v_short, tenant_id, queue, v_want, not p_each, case when not p_each then p_groups end), refusal);
-        end if;
-        if refusal.sqlstate is not null then
-            fit := case when p_each then fit else 0 end;
-            return next;
-            exit when not p_each;
         end if;
     end loop;
 end;

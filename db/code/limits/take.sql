@@ -79,11 +79,16 @@ declare
 begin
     -- In one order, or statements that wait would wait for each other.
     for v_of in select a.* from unnest(p_from) a order by a.tenant_id, a.queue loop
-        v_held := ojs._gather(v_of, p_want, false, p_wait);
-        if v_held.lacks is not null then
+        loop
+            v_held := ojs._gather(v_of, p_want, false, p_wait);
+            exit when v_held.lacks is null;
             v_refusal := ojs._beyond(v_of, v_held.lacks, p_tenant, p_queue, p_want[v_held.lacks], p_groups);
-            exit when v_refusal.sqlstate is not null;
-        end if;
+            if v_refusal.sqlstate is not null then
+                return v_refusal;
+            end if;
+            -- This limit was removed since p_from was read. The jobs still take tokens of the others.
+            v_of.hard[v_held.lacks] := null;
+        end loop;
         v_left := p_want;
         for i in 1 .. cardinality(v_held.stripes) loop
             v_stripe := v_held.stripes[i];
@@ -99,7 +104,7 @@ begin
             where s.tenant_id = v_stripe.tenant_id and s.queue = v_stripe.queue and s.n = v_stripe.n and s.rev = v_stripe.rev;
         end loop;
     end loop;
-    return v_refusal;
+    return null;
 end;
 $$;
 comment on function ojs._take(ojs.allowance[], text, text, float8[], boolean, ojs._new_group[]) is
