@@ -24,7 +24,7 @@ QUICK_DB   := Golden|Grants|Planner|Explained|RowSecurity|Closed|Comment|TestRea
 QUICK_HTTP := TestHeaders|TestEnqueueShape|TestFetchAckShapes|TestNack|TestHeartbeat|TestLongPollWokenByACommit|TestEveryRoute
 
 quick: ## the quick tests, under a minute: what needs no database, the catalogs, and each verb once, in SQL and over HTTP
-	$(GO) test ./internal/names ./internal/jwt ./internal/guard ./internal/http/kit ./conformance/internal/engine
+	$(GO) test ./internal/names ./internal/jwt ./internal/guard ./internal/jsonbody ./conformance/internal/engine
 	$(GO) test ./db -run '$(QUICK_DB)'
 	$(GO) test ./internal/http -run '$(QUICK_HTTP)'
 

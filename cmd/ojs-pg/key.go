@@ -9,7 +9,7 @@ import (
 	"github.com/urfave/cli/v3"
 
 	"github.com/ojs-pg/ojs-pg/internal/cmdline"
-	"github.com/ojs-pg/ojs-pg/internal/http/kit"
+	"github.com/ojs-pg/ojs-pg/internal/jsonbody"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
@@ -94,7 +94,7 @@ func listKeys(ctx context.Context, o *operator) error {
 // keyID is the argument, which PostgreSQL would refuse in words of its own if it were no UUID.
 func (o *operator) keyID() (string, error) {
 	id := o.argument()
-	if !kit.IsUUID(id) {
+	if !jsonbody.IsUUID(id) {
 		return "", cmdline.Misuse(fmt.Errorf("ID %q is not that of a key: it must be a UUID, as ojs-pg key list shows it", id))
 	}
 	return id, nil

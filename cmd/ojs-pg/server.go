@@ -13,11 +13,9 @@ import (
 
 	"github.com/urfave/cli/v3"
 
-	"github.com/ojs-pg/ojs-pg/internal/admin"
 	"github.com/ojs-pg/ojs-pg/internal/cmdline"
 	"github.com/ojs-pg/ojs-pg/internal/dispatch"
 	httpapi "github.com/ojs-pg/ojs-pg/internal/http"
-	"github.com/ojs-pg/ojs-pg/internal/http/kit"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/sched"
 )
@@ -37,7 +35,7 @@ type server struct {
 	requests      int // of one tenant in flight
 	polls         int // of one tenant that wait
 	auth          auth
-	tenantHeaders kit.TenantHeaders
+	tenantHeaders httpapi.TenantHeaders
 	scheme        string // of the address: http or https
 }
 
@@ -88,7 +86,7 @@ func newServer(c *cli.Command, db *pg.DB, socket net.Listener) (server, error) {
 	if err != nil {
 		return server{}, err
 	}
-	headers, err := kit.ReadTenantHeaders(c.String("tenant-header"))
+	headers, err := httpapi.ReadTenantHeaders(c.String("tenant-header"))
 	if err != nil {
 		err = cmdline.Misuse(fmt.Errorf("--tenant-header: %w", err))
 	}
@@ -167,7 +165,7 @@ func serverFlags() []cli.Flag {
 			Validator: cmdline.AtLeast[time.Duration](0),
 		},
 		&cli.StringFlag{
-			Name: "tenant-header", Value: strings.Join(kit.KnownTenantHeaders, ","), Sources: cli.EnvVars("OJS_TENANT_HEADER"),
+			Name: "tenant-header", Value: strings.Join(httpapi.KnownTenantHeaders, ","), Sources: cli.EnvVars("OJS_TENANT_HEADER"),
 			Usage: "`NAMES` of the header that names the tenant, the first one and its aliases, separated by commas; none: there is none",
 		},
 		&cli.IntFlag{
@@ -181,7 +179,7 @@ func serverFlags() []cli.Flag {
 			Validator: cmdline.AtLeast(1),
 		},
 		&cli.Int32Flag{
-			Name: "metric-tenants", Value: admin.MetricTenants, Sources: cli.EnvVars("OJS_METRIC_TENANTS"),
+			Name: "metric-tenants", Value: httpapi.MetricTenants, Sources: cli.EnvVars("OJS_METRIC_TENANTS"),
 			Usage:     "`NUMBER` of tenants that have metrics of their own; the others have them in sum, as _other",
 			Validator: cmdline.AtLeast[int32](1),
 		},

@@ -15,7 +15,7 @@ import (
 
 	"github.com/ojs-pg/ojs-pg/internal/admin"
 	"github.com/ojs-pg/ojs-pg/internal/cmdline"
-	"github.com/ojs-pg/ojs-pg/internal/http/kit"
+	"github.com/ojs-pg/ojs-pg/internal/jsonbody"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
@@ -34,7 +34,7 @@ func previewCommand() *cli.Command {
 }
 
 func explain(ctx context.Context, o *operator) error {
-	if !kit.IsUUID(o.argument()) {
+	if !jsonbody.IsUUID(o.argument()) {
 		return cmdline.Misuse(fmt.Errorf("%q is no job: ids are UUIDs in lowercase with hyphens", o.argument()))
 	}
 	return admin.Explain(ctx, o.out, o.sql, o.argument(), o.tenant, o.Bool("json"))

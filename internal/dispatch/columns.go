@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/ojs-pg/ojs-pg/internal/jsonbody"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
@@ -177,7 +178,7 @@ func (j *NewJob) appendJSON(b []byte) []byte {
 	}
 	text := func(name string, value []byte) {
 		if value != nil {
-			raw(name, AppendString(nil, string(value)))
+			raw(name, jsonbody.AppendString(nil, string(value)))
 		}
 	}
 	number := func(name string, value *int32) {

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/go-json-experiment/json/jsontext"
-
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
@@ -144,21 +142,6 @@ func (d *Dispatcher) EnqueueOnce(
 		return rows.Err()
 	})
 	return made, replayed, err
-}
-
-// AppendString writes a JSON string and escapes only what JSON demands; invalid UTF-8 becomes U+FFFD.
-func AppendString(b []byte, s string) []byte {
-	plain := true
-	for i := range len(s) {
-		plain = plain && s[i] >= ' ' && s[i] <= '~' && s[i] != '"' && s[i] != '\\'
-	}
-	if plain {
-		b = append(b, '"')
-		b = append(b, s...)
-		return append(b, '"')
-	}
-	b, _ = jsontext.AppendQuote(b, s)
-	return b
 }
 
 func (d *Dispatcher) enqueueNow(ctx context.Context, items []*NewJob) ([]Settled, error) {

@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/ojs-pg/ojs-pg/internal/jsonbody"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
@@ -141,14 +142,14 @@ func pick[T any](items []T, which []int) []T {
 
 func (s *Settlement) append(b []byte) []byte {
 	b = append(b, `{"id":`...)
-	b = AppendString(b, s.ID)
+	b = jsonbody.AppendString(b, s.ID)
 	for _, field := range [...]struct {
 		name  string
 		value *string
 	}{{`,"lease":`, s.Lease}, {`,"worker_id":`, s.WorkerID}, {`,"tenant":`, s.Tenant}} {
 		if field.value != nil {
 			b = append(b, field.name...)
-			b = AppendString(b, *field.value)
+			b = jsonbody.AppendString(b, *field.value)
 		}
 	}
 	if s.Result != nil {

@@ -10,8 +10,9 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojs-pg/ojs-pg/internal/fair"
-	"github.com/ojs-pg/ojs-pg/internal/http/kit"
+	"github.com/ojs-pg/ojs-pg/internal/jsonbody"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/problems"
 )
 
 // admission is what tenants may have under way at this server. Everything is counted by caller: a tenant, or else a credential that is no
@@ -39,9 +40,9 @@ const lineFor = 16
 
 // limitsOf are the limits of a tenant at this server: its own, or the server's.
 func (s *Server) limitsOf(tenant string) tenantLimits {
-	own := s.kit.DoorLimits(tenant)
+	own := s.boundsOf(tenant)
 	return tenantLimits{
-		Requests: cmp.Or(own.Requests, int64(s.limits.TenantRequests)), Polls: cmp.Or(own.Polls, int64(s.limits.TenantPolls)),
+		Requests: cmp.Or(own.requests, int64(s.limits.TenantRequests)), Polls: cmp.Or(own.polls, int64(s.limits.TenantPolls)),
 	}
 }
 
@@ -60,8 +61,6 @@ func (s *Server) newAdmission() admission {
 	}
 }
 
-func half(units int64) int64 { return max(1, units/2) }
-
 func (s *Server) halved(units int64) *fair.Gate {
 	return fair.NewGate(units, s.ofTenants(func(tenantLimits) fair.Bounds { return fair.Bounds{Most: half(units)} }))
 }
@@ -74,14 +73,6 @@ func (s *Server) ofTenants(bounds func(tenantLimits) fair.Bounds) func(caller st
 		}
 		return bounds(s.limitsOf(caller))
 	}
-}
-
-// caller is in whose name a request is counted.
-func (s *Server) caller(c echo.Context) string {
-	if tenant := s.kit.Named(c); tenant != "" {
-		return tenant
-	}
-	return pg.NoTenant + kit.Actor(c)
 }
 
 // admitted is a request that was let in.
@@ -101,7 +92,7 @@ func (s *Server) admit(next echo.HandlerFunc) echo.HandlerFunc {
 		a := &admitted{caller: s.caller(c), in: s.admission.requests}
 		if !a.in.Try(a.caller, 1) {
 			if err := s.awaitTurn(c, a.caller); err != nil {
-				kit.Drain(c.Request())
+				jsonbody.Drain(c.Request())
 				return err
 			}
 		}
@@ -140,8 +131,8 @@ func (s *Server) mayWait(c echo.Context) error {
 // tooMany is the refusal of a request beyond its tenant's limit.
 func tooMany(tenant, limit, what string, most int64) *pg.Error {
 	return &pg.Error{
-		Code:    kit.CodeLimit,
-		Message: fmt.Sprintf("tenant %s has %d %s at this server, as many as it may", kit.Clip(tenant), most, what),
-		Details: map[string]any{"tenant_id": kit.Clip(tenant), "limit": limit, "current": float64(most), "maximum": float64(most)},
+		Code:    problems.CodeLimit,
+		Message: fmt.Sprintf("tenant %s has %d %s at this server, as many as it may", problems.Clip(tenant), most, what),
+		Details: map[string]any{"tenant_id": problems.Clip(tenant), "limit": limit, "current": float64(most), "maximum": float64(most)},
 	}
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ojs-pg/ojs-pg/internal/dispatch"
-	"github.com/ojs-pg/ojs-pg/internal/http/kit"
+	"github.com/ojs-pg/ojs-pg/internal/jsonbody"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
@@ -107,7 +107,7 @@ func (a *api) send(ctx context.Context, method, path, body string, headers ...st
 		return nil, err
 	}
 	if body != "" {
-		req.Header.Set("Content-Type", kit.ContentType)
+		req.Header.Set("Content-Type", jsonbody.ContentType)
 	}
 	for _, h := range headers {
 		name, value, _ := strings.Cut(h, ": ")

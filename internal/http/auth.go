@@ -6,9 +6,10 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/ojs-pg/ojs-pg/internal/http/kit"
+	"github.com/ojs-pg/ojs-pg/internal/jsonbody"
 	"github.com/ojs-pg/ojs-pg/internal/jwt"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/problems"
 )
 
 // Ways to know who makes a request.
@@ -24,8 +25,8 @@ func (s *Server) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 		if s.keys == nil && s.tokens == nil || s.isOpen(c) {
 			return next(c)
 		}
-		if err := s.identify(c, s.kit.RouteOf(c)); err != nil {
-			kit.Drain(c.Request())
+		if err := s.identify(c, s.routeOf(c)); err != nil {
+			jsonbody.Drain(c.Request())
 			return err
 		}
 		return next(c)
@@ -34,29 +35,29 @@ func (s *Server) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 
 // isOpen reports whether a request is for everybody: of an open route, or of none, which the router says later.
 func (s *Server) isOpen(c echo.Context) bool {
-	route := s.kit.RouteOf(c)
-	return c.Path() == "" || route != nil && route.Scope == kit.Open
+	route := s.routeOf(c)
+	return c.Path() == "" || route != nil && route.Scope == scopeOpen
 }
 
 // identify finds out who makes a request, and refuses who may not use its route; nil: there is none, which the router says later.
-func (s *Server) identify(c echo.Context, route *kit.Route) error {
+func (s *Server) identify(c echo.Context, route *route) error {
 	credential := c.Request().Header.Get("X-API-Key")
 	if scheme, bearer, ok := strings.Cut(c.Request().Header.Get(echo.HeaderAuthorization), " "); ok && strings.EqualFold(scheme, "Bearer") {
 		credential = bearer
 	}
 	c.Response().Header().Set(echo.HeaderWWWAuthenticate, `Bearer realm="ojs"`)
 	if credential == "" {
-		return kit.Unauthorized("the request has no credential")
+		return unauthorized("the request has no credential")
 	}
 	who, err := s.owner(c, credential)
 	if err != nil {
 		return err
 	}
 	if who == nil {
-		return kit.Unauthorized("the credential is not valid")
+		return unauthorized("the credential is not valid")
 	}
 	c.Response().Header().Del(echo.HeaderWWWAuthenticate)
-	kit.SetPrincipal(c, who)
+	setPrincipal(c, who)
 	if route == nil {
 		return nil
 	}
@@ -65,14 +66,14 @@ func (s *Server) identify(c echo.Context, route *kit.Route) error {
 
 // identifyAgain is for what has waited.
 func (s *Server) identifyAgain(c echo.Context) error {
-	if kit.Who(c) == nil {
+	if principalOf(c) == nil {
 		return nil
 	}
-	return s.identify(c, s.kit.RouteOf(c))
+	return s.identify(c, s.routeOf(c))
 }
 
 // owner is whose a credential is, or nil. Its form says which kind it is, so nothing is tried as both.
-func (s *Server) owner(c echo.Context, credential string) (*kit.Principal, error) {
+func (s *Server) owner(c echo.Context, credential string) (*principal, error) {
 	if s.tokens != nil && strings.Contains(credential, ".") {
 		return s.bearer(c, credential)
 	}
@@ -83,14 +84,14 @@ func (s *Server) owner(c echo.Context, credential string) (*kit.Principal, error
 }
 
 // bearer is whose token it is. Why one is refused stands in the log only: the bearer may be somebody who tries what passes.
-func (s *Server) bearer(c echo.Context, token string) (*kit.Principal, error) {
+func (s *Server) bearer(c echo.Context, token string) (*principal, error) {
 	caller, err := s.tokens.Verify(c.Request().Context(), token)
 	switch {
 	case errors.Is(err, jwt.ErrAway):
-		return nil, &pg.Error{Code: kit.CodeAway, Message: jwt.ErrAway.Error(), Err: err}
+		return nil, &pg.Error{Code: problems.CodeAway, Message: jwt.ErrAway.Error(), Err: err}
 	case err != nil:
-		s.log.Debug("a token is refused", "request_id", kit.RequestID(c), "error", err)
+		s.log.Debug("a token is refused", "request_id", requestID(c), "error", err)
 		return nil, nil //nolint:nilnil // nobody's
 	}
-	return &kit.Principal{Name: "jwt:" + caller.Subject, Tenant: caller.Tenant, Scopes: caller.Scopes}, nil
+	return &principal{Name: "jwt:" + caller.Subject, Tenant: caller.Tenant, Scopes: caller.Scopes}, nil
 }

@@ -13,7 +13,6 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/ojs-pg/ojs-pg/internal/http/kit"
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
@@ -39,22 +38,22 @@ func (a *api) key(tenant, scopes string, more ...string) string {
 func TestScopesOfRoutes(t *testing.T) {
 	t.Parallel()
 	a := guarded(t)
-	got := map[kit.Access][]string{}
+	got := map[access][]string{}
 	for path, methods := range a.paths() {
 		for _, method := range methods {
 			scope := a.route(method, path).Scope
-			if scope == kit.Read && strings.HasPrefix(path, v1) && method == "GET" {
+			if scope == scopeRead && strings.HasPrefix(path, v1) && method == "GET" {
 				continue // all that is read
 			}
 			got[scope] = append(got[scope], method+" "+strings.TrimPrefix(path, v1))
 		}
 	}
-	for scope, want := range map[kit.Access]int{kit.Open: 6, kit.Work: 9} {
+	for scope, want := range map[access]int{scopeOpen: 6, scopeWork: 9} {
 		if slices.Sort(got[scope]); len(got[scope]) != want {
 			t.Errorf("%d routes want the scope %q: %q", len(got[scope]), scope, got[scope])
 		}
 	}
-	for _, call := range got[kit.Produce] {
+	for _, call := range got[scopeProduce] {
 		if _, path, _ := strings.Cut(call, " "); !strings.HasPrefix(path, "/jobs") && !strings.HasPrefix(path, "/cron") &&
 			!strings.HasPrefix(path, "/dead-letter") {
 			t.Errorf("%s wants the scope produce", call)
@@ -62,17 +61,17 @@ func TestScopesOfRoutes(t *testing.T) {
 	}
 	// Without any credential, with none that is known, and with every scope but the one that is needed.
 	known := slices.Sorted(maps.Keys(got))
-	if !slices.Equal(known, []kit.Access{"admin", "open", "produce", "read", "work"}) {
+	if !slices.Equal(known, []access{"admin", "open", "produce", "read", "work"}) {
 		t.Errorf("scopes are %q", known)
 	}
-	others := map[kit.Access]string{
+	others := map[access]string{
 		"produce": a.key("acme", "{work,read}"), "work": a.key("acme", "{produce,read}"), "read": a.key("acme", "{produce,work}"),
 		"admin": a.key("acme", "{produce,work,read}"),
 	}
 	for path, methods := range a.paths() {
 		for _, method := range methods {
 			scope := a.route(method, path).Scope
-			if scope == kit.Open {
+			if scope == scopeOpen {
 				a.do(method, path, "").want(200)
 				continue
 			}
@@ -93,7 +92,7 @@ func TestScopesOfRoutes(t *testing.T) {
 // A route without a scope would be open to every credential: the server does not start.
 func TestNoRouteIsWithoutAScope(t *testing.T) {
 	t.Parallel()
-	for _, scope := range []kit.Access{"", "reads"} {
+	for _, scope := range []access{"", "reads"} {
 		func() {
 			defer func() {
 				if said := fmt.Sprint(recover()); !strings.Contains(said, "GET /new has the scope") {
@@ -101,7 +100,7 @@ func TestNoRouteIsWithoutAScope(t *testing.T) {
 				}
 			}()
 			handler := func(echo.Context) error { return nil }
-			guarded(t).srv.kit.Mount(echo.New(), []kit.Route{{Method: http.MethodGet, Path: "/new", Scope: scope, Handler: handler}})
+			guarded(t).srv.mount(echo.New(), []route{{Method: http.MethodGet, Path: "/new", Scope: scope, Handler: handler}})
 		}()
 	}
 }
@@ -190,7 +189,7 @@ func TestKeysOfQueuesOnEveryRoute(t *testing.T) {
 			path, _, _ = strings.Cut(path, " ")
 			route := a.route(method, path)
 			switch {
-			case route.Scope == kit.Open, route.Queues == kit.NoQueue, strings.Contains(name, `"active_jobs":[]`):
+			case route.Scope == scopeOpen, route.Queues == noQueue, strings.Contains(name, `"active_jobs":[]`):
 				if r.status != 200 {
 					t.Errorf("%s of %s: %d %s", name, who, r.status, r.body)
 				}
@@ -212,7 +211,7 @@ func TestKeysOfQueuesOnEveryRoute(t *testing.T) {
 		path, body, _ := strings.Cut(path, " ")
 		route := a.route(method, path)
 		named := strings.Contains(body, `"ids"`) || !strings.Contains(body, `"confirm"`)
-		if own := route.Queues == kit.QueueOfJob || route.Queues == kit.QueueOfCron || route.Queues == kit.QueuesInBody && named; own &&
+		if own := route.Queues == queueOfJob || route.Queues == queueOfCron || route.Queues == queuesInBody && named; own &&
 			r.status == 403 {
 			t.Errorf("%s: %d %s", name, r.status, r.body)
 		}

@@ -9,9 +9,10 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojs-pg/ojs-pg/internal/dispatch"
-	"github.com/ojs-pg/ojs-pg/internal/http/kit"
+	"github.com/ojs-pg/ojs-pg/internal/jsonbody"
 	"github.com/ojs-pg/ojs-pg/internal/names"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/problems"
 	"github.com/ojs-pg/ojs-pg/internal/sched"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
@@ -21,7 +22,7 @@ import (
 // describes the jobs they make is an envelope as in POST /ojs/v1/jobs, and is read as one.
 
 // cronAttributes are those of the cron job itself; the rest of the body is the envelope.
-var cronAttributes = kit.Set("name", "cron", "expression", "timezone", "overlap_policy", "catch_up", "enabled", "description",
+var cronAttributes = jsonbody.Set("name", "cron", "expression", "timezone", "overlap_policy", "catch_up", "enabled", "description",
 	"job_template",
 	// Read-only (ojs-cron section 2.2): ignored, but for a tenant (noTenant).
 	"id", "tenant_id", "status", "last_run_at", "next_run_at", "upcoming_runs", "run_count", "created_at", "updated_at")
@@ -32,11 +33,11 @@ var cronNames = slices.Concat([]string{
 }, envelopeNames)
 
 // cronText reads an attribute that has two names.
-func cronText(o *kit.Object, key, alias string) (v *string, name string) {
+func cronText(o *jsonbody.Object, key, alias string) (v *string, name string) {
 	v, name = o.Text(key), key
 	if other := o.Text(alias); other != nil {
 		if v != nil && *v != *other {
-			o.Fail(kit.Invalid(o.At(alias), "disagrees with %s", o.At(key)))
+			o.Fail(problems.Invalid(o.At(alias), "disagrees with %s", o.At(key)))
 		}
 		v, name = other, alias
 	}
@@ -51,13 +52,13 @@ func orText(v *string, missing string) string {
 }
 
 // template is the envelope of the jobs that a cron job makes.
-func template(req *kit.Object) *kit.Object {
-	job := &kit.Object{Path: req.Path, Fault: req.Fault}
+func template(req *jsonbody.Object) *jsonbody.Object {
+	job := &jsonbody.Object{Path: req.Path, Fault: req.Fault}
 	if inner := req.Child("job_template"); inner != nil {
 		job = inner
 		for _, m := range req.Fields {
 			if !cronAttributes[m.Key] {
-				req.Fail(kit.Invalid(req.At(m.Key), "must not stand beside job_template"))
+				req.Fail(problems.Invalid(req.At(m.Key), "must not stand beside job_template"))
 			}
 		}
 	} else {
@@ -68,31 +69,31 @@ func template(req *kit.Object) *kit.Object {
 		}
 	}
 	if job.Raw("args") == nil {
-		job.Fields = append(job.Fields, kit.Member{Key: "args", RawKey: []byte(`"args"`), Raw: []byte("[]")})
+		job.Fields = append(job.Fields, jsonbody.Member{Key: "args", RawKey: []byte(`"args"`), Raw: []byte("[]")})
 	}
 	return job
 }
 
-func (s *Server) cronRoutes() []kit.Route {
-	return kit.Scoped(kit.Under([]string{v1 + "/cron", v1 + "/crons"}, []kit.Route{
-		{Method: http.MethodGet, Scope: kit.Read, Query: kit.Paged + "enabled", OfTenant: true, Handler: s.listCrons},
-		{Method: http.MethodPost, Scope: kit.Produce, Queues: kit.QueuesInBody, Handler: s.putCron},
-		{Method: http.MethodGet, Path: "/:name", Scope: kit.Read, Queues: kit.QueueOfCron, Handler: s.getCron},
-		{Method: http.MethodPut, Path: "/:name", Scope: kit.Produce, Queues: kit.QueueOfCron, Handler: s.putCron},
-		{Method: http.MethodPatch, Path: "/:name", Scope: kit.Produce, Queues: kit.QueueOfCron, Handler: s.patchCron},
-		{Method: http.MethodDelete, Path: "/:name", Scope: kit.Produce, Queues: kit.QueueOfCron, Handler: kit.Bare(s.deleteCron)},
-		{Method: http.MethodPost, Path: "/:name/pause", Scope: kit.Produce, Queues: kit.QueueOfCron, Handler: kit.Bare(s.pauseCron)},
-		{Method: http.MethodPost, Path: "/:name/resume", Scope: kit.Produce, Queues: kit.QueueOfCron, Handler: kit.Bare(s.resumeCron)},
-		{Method: http.MethodPost, Path: "/:name/trigger", Scope: kit.Produce, Queues: kit.QueueOfCron, Handler: kit.Bare(s.triggerCron)},
+func (s *Server) cronRoutes() []route {
+	return scoped(underPrefixes([]string{v1 + "/cron", v1 + "/crons"}, []route{
+		{Method: http.MethodGet, Scope: scopeRead, Query: paged + "enabled", OfTenant: true, Handler: s.listCrons},
+		{Method: http.MethodPost, Scope: scopeProduce, Queues: queuesInBody, Handler: s.putCron},
+		{Method: http.MethodGet, Path: "/:name", Scope: scopeRead, Queues: queueOfCron, Handler: s.getCron},
+		{Method: http.MethodPut, Path: "/:name", Scope: scopeProduce, Queues: queueOfCron, Handler: s.putCron},
+		{Method: http.MethodPatch, Path: "/:name", Scope: scopeProduce, Queues: queueOfCron, Handler: s.patchCron},
+		{Method: http.MethodDelete, Path: "/:name", Scope: scopeProduce, Queues: queueOfCron, Handler: withoutBody(s.deleteCron)},
+		{Method: http.MethodPost, Path: "/:name/pause", Scope: scopeProduce, Queues: queueOfCron, Handler: withoutBody(s.pauseCron)},
+		{Method: http.MethodPost, Path: "/:name/resume", Scope: scopeProduce, Queues: queueOfCron, Handler: withoutBody(s.resumeCron)},
+		{Method: http.MethodPost, Path: "/:name/trigger", Scope: scopeProduce, Queues: queueOfCron, Handler: withoutBody(s.triggerCron)},
 		{
-			Method: http.MethodGet, Path: "/:name/history", Scope: kit.Read, Queues: kit.QueueOfCron,
-			Query: kit.Paged, Handler: s.cronHistory,
+			Method: http.MethodGet, Path: "/:name/history", Scope: scopeRead, Queues: queueOfCron,
+			Query: paged, Handler: s.cronHistory,
 		},
 	}))
 }
 
 // cronNameOf is the name that a path has, or the body.
-func cronNameOf(req *kit.Object, path string) string {
+func cronNameOf(req *jsonbody.Object, path string) string {
 	name := req.Name("name")
 	if path == "" {
 		if name == nil {
@@ -101,11 +102,11 @@ func cronNameOf(req *kit.Object, path string) string {
 		return orText(name, "")
 	}
 	if name != nil && *name != path {
-		req.Fail(kit.Invalid("name", "is %q, but the path names %q", kit.Clip(*name), kit.Clip(path)))
+		req.Fail(problems.Invalid("name", "is %q, but the path names %q", problems.Clip(*name), problems.Clip(path)))
 	}
-	if !kit.IsText(path) {
+	if !jsonbody.IsText(path) {
 		// SQL, which knows the other rules, cannot even be asked.
-		req.Fail(kit.Invalid("name", "must be text in UTF-8 without NUL characters"))
+		req.Fail(problems.Invalid("name", "must be text in UTF-8 without NUL characters"))
 	}
 	return path
 }
@@ -115,9 +116,9 @@ func (s *Server) putCron(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	kit.Near(req, map[string]string{"schedule": "cron", "lease_token": "lease"}, cronNames...)
+	jsonbody.Near(req, map[string]string{"schedule": "cron", "lease_token": "lease"}, cronNames...)
 	noTenant(req)
-	header, headerName := kit.Scope(c), kit.ScopeHeader(c)
+	header, headerName := requestTenant(c), scopeHeader(c)
 	name := cronNameOf(req, c.Param("name"))
 	expression, spelled := cronText(req, "expression", "cron")
 	if expression == nil {
@@ -140,19 +141,19 @@ func (s *Server) putCron(c echo.Context) error {
 	if err := checkCron(params.Expression, zone, spelled); err != nil {
 		return err
 	}
-	if err := kit.ForQueues(c, "queue", params.Queue); err != nil {
+	if err := forQueues(c, "queue", params.Queue); err != nil {
 		return err
 	}
-	if err := s.kit.ForCron(c, name); err != nil {
+	if err := s.forCron(c, name); err != nil {
 		return err
 	}
-	row, err := kit.Patiently(s.kit, c, (*sqlcgen.Queries).PutCron, params)
+	row, err := patiently(s, c, (*sqlcgen.Queries).PutCron, params)
 	if err != nil {
 		err = s.db.Err(err)
 		var known *pg.Error
 		if errors.As(err, &known) {
 			if field, _ := known.Details["field"].(string); !cronAttributes[field] {
-				relocate(known, nil, []*kit.Object{job}, headerName, false)
+				relocate(known, nil, []*jsonbody.Object{job}, headerName, false)
 			}
 		}
 		return err
@@ -165,7 +166,7 @@ func (s *Server) putCron(c echo.Context) error {
 }
 
 // cronParams takes from an envelope what the jobs of a cron job are to have.
-func cronParams(params *sqlcgen.PutCronParams, sent *kit.Object, job *dispatch.NewJob) error {
+func cronParams(params *sqlcgen.PutCronParams, sent *jsonbody.Object, job *dispatch.NewJob) error {
 	for _, not := range []struct {
 		field string
 		given bool
@@ -177,7 +178,8 @@ func cronParams(params *sqlcgen.PutCronParams, sent *kit.Object, job *dispatch.N
 	} {
 		if not.given {
 			at := locate(sent, "", not.field)
-			return kit.Refuse(kit.CodeUnsupported, at, "%s is not supported for a cron job: its jobs are made when they are due", at)
+			return problems.Refuse(problems.CodeUnsupported, at,
+				"%s is not supported for a cron job: its jobs are made when they are due", at)
 		}
 	}
 	params.Tenant, params.Type, params.Args = job.Tenant, string(job.Type), job.Args
@@ -194,8 +196,8 @@ func cronParams(params *sqlcgen.PutCronParams, sent *kit.Object, job *dispatch.N
 	params.MaxAttempts, params.TimeoutMs, params.VisibilityTimeoutMs = job.MaxAttempts, job.TimeoutMs, job.VisibilityTimeoutMs
 	if job.Tags != nil {
 		params.Tags = []string{}
-		for _, tag := range kit.Elements(job.Tags) {
-			params.Tags = append(params.Tags, kit.Unquote(tag))
+		for _, tag := range jsonbody.Elements(job.Tags) {
+			params.Tags = append(params.Tags, jsonbody.Unquote(tag))
 		}
 	}
 	return nil
@@ -209,14 +211,14 @@ func checkCron(expression, zone, spelled string) error {
 		return err
 	}
 	if fault.Field == "expression" {
-		return kit.Invalid(spelled, "%s", fault.What)
+		return problems.Invalid(spelled, "%s", fault.What)
 	}
-	return kit.Invalid(fault.Field, "%s", fault.What)
+	return problems.Invalid(fault.Field, "%s", fault.What)
 }
 
 // planned writes a cron job that was just changed, with the time at which it is due next.
 func (s *Server) planned(c echo.Context, status int, row sqlcgen.OjsCron) error {
-	ctx := s.kit.Context(c)
+	ctx := s.queryContext(c)
 	row, err := s.cron.PlanNew(ctx, row)
 	if err != nil {
 		// It is registered, and a tick will plan it.
@@ -226,22 +228,22 @@ func (s *Server) planned(c echo.Context, status int, row sqlcgen.OjsCron) error 
 }
 
 func (s *Server) listCrons(c echo.Context) error {
-	limit, offset, err := kit.Paging(c)
+	limit, offset, err := paging(c)
 	if err != nil {
 		return err
 	}
 	// Half, because what describes the jobs stands twice in each cron job.
-	params := sqlcgen.CronsParams{Tenant: kit.Scope(c), MaxBytes: s.limits.List / 2}
+	params := sqlcgen.CronsParams{Tenant: requestTenant(c), MaxBytes: s.limits.List / 2}
 	switch v := c.QueryParam("enabled"); v {
 	case "":
 	case "true", "false":
 		on := v == "true"
 		params.Enabled = &on
 	default:
-		return kit.Invalid("enabled", "must be true or false")
+		return problems.Invalid("enabled", "must be true or false")
 	}
-	ctx := s.kit.Context(c)
-	rows, total, err := kit.PageOf(limit, offset, func(limit, offset int32) ([]sqlcgen.CronsRow, error) {
+	ctx := s.queryContext(c)
+	rows, total, err := pageOf(limit, offset, func(limit, offset int32) ([]sqlcgen.CronsRow, error) {
 		params.MaxRows, params.Skip = limit, offset
 		return s.q.Crons(ctx, params)
 	}, func(r sqlcgen.CronsRow) int64 { return r.Total })
@@ -261,17 +263,17 @@ func (s *Server) listCrons(c echo.Context) error {
 		return err
 	}
 	defer give()
-	return kit.Blob(c, http.StatusOK, kit.Listed(list, []string{"cron_jobs", "crons", "items"}, func(w *kit.Writer) {
+	return writeBlob(c, http.StatusOK, jsonbody.Listed(list, []string{"cron_jobs", "crons", "items"}, func(w *jsonbody.Writer) {
 		w.Integer("count", int64(len(rows)))
-		w.Pagination(kit.Pagination(total, limit, offset, len(rows)))
+		writePagination(w, pagination(total, limit, offset, len(rows)))
 	})...)
 }
 
 // cronRef reads the cron job a path names.
 func cronRef(c echo.Context) (name string, scope *string, err error) {
-	scope, name = kit.Scope(c), c.Param("name")
+	scope, name = requestTenant(c), c.Param("name")
 	if !names.Cron.MatchString(name) {
-		return "", nil, kit.NoSuch("cron job", name)
+		return "", nil, problems.NoSuch("cron job", name)
 	}
 	return name, scope, nil
 }
@@ -281,7 +283,7 @@ func (s *Server) getCron(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	ctx := s.kit.Context(c)
+	ctx := s.queryContext(c)
 	row, err := s.q.GetCron(ctx, sqlcgen.GetCronParams{Name: name, Tenant: scope})
 	if err != nil {
 		return err
@@ -305,7 +307,7 @@ type patchCronRequest struct {
 }
 
 // Check settles which of its two names the expression has.
-func (r *patchCronRequest) Check(o *kit.Object) {
+func (r *patchCronRequest) Check(o *jsonbody.Object) {
 	r.expression, r.spelled = cronText(o, "expression", "cron")
 }
 
@@ -324,7 +326,7 @@ func (s *Server) patchCron(c echo.Context) error {
 		OverlapPolicy: req.OverlapPolicy, CatchUp: req.CatchUp, Description: req.Description,
 	}
 	if req.expression != nil || req.Timezone != nil {
-		row, err := s.q.GetCron(s.kit.Context(c), sqlcgen.GetCronParams{Name: name, Tenant: scope})
+		row, err := s.q.GetCron(s.queryContext(c), sqlcgen.GetCronParams{Name: name, Tenant: scope})
 		if err != nil {
 			return err
 		}
@@ -348,7 +350,7 @@ func (s *Server) enableCron(c echo.Context, on bool) error {
 }
 
 func (s *Server) configureCron(c echo.Context, params sqlcgen.ConfigureCronParams) error {
-	row, err := kit.Patiently(s.kit, c, (*sqlcgen.Queries).ConfigureCron, params)
+	row, err := patiently(s, c, (*sqlcgen.Queries).ConfigureCron, params)
 	if err != nil {
 		return err
 	}
@@ -360,12 +362,12 @@ func (s *Server) deleteCron(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	row, err := kit.Patiently(s.kit, c, (*sqlcgen.Queries).DeleteCron, sqlcgen.DeleteCronParams{Name: name, Tenant: scope})
+	row, err := patiently(s, c, (*sqlcgen.Queries).DeleteCron, sqlcgen.DeleteCronParams{Name: name, Tenant: scope})
 	if err != nil {
 		return err
 	}
-	return s.writeCron(c, http.StatusOK, &row, kit.Attr{Name: "deleted", Raw: []byte("true")},
-		kit.Attr{Name: "name", Raw: dispatch.AppendString(nil, row.Name)})
+	return s.writeCron(c, http.StatusOK, &row, jsonbody.Attr{Name: "deleted", Raw: []byte("true")},
+		jsonbody.Attr{Name: "name", Raw: jsonbody.AppendString(nil, row.Name)})
 }
 
 func (s *Server) triggerCron(c echo.Context) error {
@@ -373,7 +375,7 @@ func (s *Server) triggerCron(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	job, err := kit.Patiently(s.kit, c, (*sqlcgen.Queries).TriggerCron, sqlcgen.TriggerCronParams{Name: name, Tenant: scope})
+	job, err := patiently(s, c, (*sqlcgen.Queries).TriggerCron, sqlcgen.TriggerCronParams{Name: name, Tenant: scope})
 	if err != nil {
 		return err
 	}
@@ -382,15 +384,15 @@ func (s *Server) triggerCron(c echo.Context) error {
 }
 
 type cronRunJSON struct {
-	ScheduledAt   kit.Stamp `json:"scheduled_at"`
-	TriggeredAt   kit.Stamp `json:"triggered_at"`
-	Status        string    `json:"status"`
-	Manual        bool      `json:"manual"`
-	Missed        int32     `json:"missed"`
-	JobID         *string   `json:"job_id"`
-	Reason        *string   `json:"reason,omitempty"`
-	Message       *string   `json:"message,omitempty"`
-	ExistingJobID *string   `json:"existing_job_id,omitempty"`
+	ScheduledAt   jsonbody.Stamp `json:"scheduled_at"`
+	TriggeredAt   jsonbody.Stamp `json:"triggered_at"`
+	Status        string         `json:"status"`
+	Manual        bool           `json:"manual"`
+	Missed        int32          `json:"missed"`
+	JobID         *string        `json:"job_id"`
+	Reason        *string        `json:"reason,omitempty"`
+	Message       *string        `json:"message,omitempty"`
+	ExistingJobID *string        `json:"existing_job_id,omitempty"`
 }
 
 func (s *Server) cronHistory(c echo.Context) error {
@@ -398,16 +400,16 @@ func (s *Server) cronHistory(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	limit, offset, err := kit.Paging(c)
+	limit, offset, err := paging(c)
 	if err != nil {
 		return err
 	}
-	ctx := s.kit.Context(c)
+	ctx := s.queryContext(c)
 	row, err := s.q.GetCron(ctx, sqlcgen.GetCronParams{Name: name, Tenant: scope})
 	if err != nil {
 		return err
 	}
-	runs, total, err := kit.PageOf(limit, offset, func(limit, offset int32) ([]sqlcgen.CronRunsRow, error) {
+	runs, total, err := pageOf(limit, offset, func(limit, offset int32) ([]sqlcgen.CronRunsRow, error) {
 		return s.q.CronRuns(ctx, sqlcgen.CronRunsParams{Tenant: row.TenantID, Name: row.Name, MaxRows: limit, Skip: offset})
 	}, func(r sqlcgen.CronRunsRow) int64 { return r.Total })
 	if err != nil {
@@ -420,19 +422,19 @@ func (s *Server) cronHistory(c echo.Context) error {
 			status = "skipped"
 		}
 		items[i] = cronRunJSON{
-			ScheduledAt: kit.Stamp(r.DueAt), TriggeredAt: kit.Stamp(r.At), Status: status, Manual: r.Manual, Missed: r.Missed,
+			ScheduledAt: jsonbody.Stamp(r.DueAt), TriggeredAt: jsonbody.Stamp(r.At), Status: status, Manual: r.Manual, Missed: r.Missed,
 			JobID: r.JobID, Reason: r.Reason, Message: r.Message, ExistingJobID: r.Blocker,
 		}
 	}
 	return c.JSON(http.StatusOK, map[string]any{
-		"name": row.Name, "history": items, "items": items, "pagination": kit.Pagination(total, limit, offset, limit),
+		"name": row.Name, "history": items, "items": items, "pagination": pagination(total, limit, offset, limit),
 	})
 }
 
 // writeCron writes it under both names that clients read.
-func (s *Server) writeCron(c echo.Context, status int, row *sqlcgen.OjsCron, more ...kit.Attr) error {
+func (s *Server) writeCron(c echo.Context, status int, row *sqlcgen.OjsCron, more ...jsonbody.Attr) error {
 	shown := s.wire().appendCron(nil, row)
-	w := kit.Writer{}
+	w := jsonbody.Writer{}
 	w.Open()
 	w.Raw("cron", shown)
 	w.Raw("cron_job", shown)
@@ -440,11 +442,11 @@ func (s *Server) writeCron(c echo.Context, status int, row *sqlcgen.OjsCron, mor
 		w.Raw(a.Name, a.Raw)
 	}
 	w.Close()
-	return kit.Blob(c, status, w.B)
+	return writeBlob(c, status, w.B)
 }
 
 func (out wire) appendCron(b []byte, r *sqlcgen.OjsCron) []byte {
-	w := kit.Writer{B: b}
+	w := jsonbody.Writer{B: b}
 	w.Open()
 	w.Text("name", r.Name)
 	w.Text("expression", r.Expression)
@@ -491,10 +493,10 @@ func (out wire) appendCron(b []byte, r *sqlcgen.OjsCron) []byte {
 }
 
 // cronEnvelope writes what describes the jobs that a cron job makes.
-func (out wire) cronEnvelope(r *sqlcgen.OjsCron) func(*kit.Writer) {
+func (out wire) cronEnvelope(r *sqlcgen.OjsCron) func(*jsonbody.Writer) {
 	options := cronOptions(r)
 	meta := out.appendMeta(nil, &sqlcgen.OjsJob{TenantID: r.TenantID, Meta: r.Meta})
-	return func(w *kit.Writer) {
+	return func(w *jsonbody.Writer) {
 		w.Text("type", r.Type)
 		w.Raw("args", r.Args)
 		w.Raw("meta", meta)
@@ -505,7 +507,7 @@ func (out wire) cronEnvelope(r *sqlcgen.OjsCron) func(*kit.Writer) {
 
 // cronOptions gathers what of the envelope a client sends as options.
 func cronOptions(r *sqlcgen.OjsCron) []byte {
-	w := kit.Writer{}
+	w := jsonbody.Writer{}
 	w.Open()
 	w.Text("queue", r.Queue)
 	if r.Priority != 0 {
@@ -529,7 +531,7 @@ func cronOptions(r *sqlcgen.OjsCron) []byte {
 		w.Texts("tags", r.Tags)
 	}
 	if r.Options != nil {
-		for _, m := range kit.Members(r.Options) {
+		for _, m := range jsonbody.Members(r.Options) {
 			w.Verbatim(m)
 		}
 	}

@@ -18,12 +18,13 @@ const (
 // endings tells requests that wait for the results of jobs when those have ended. One statement per poll asks about the jobs of all
 // requests, and nothing is asked while nobody waits.
 type endings struct {
-	over func(context.Context, []awaited) ([]awaited, error) // those of the jobs that nobody needs to wait for any longer
+	over       func(context.Context, []awaited) ([]awaited, error) // those of the jobs that nobody needs to wait for any longer
+	background *background
 
-	mu     sync.Mutex
-	jobs   map[awaited][]*ending
-	newer  chan struct{} // somebody new waits
-	cancel context.CancelFunc
+	mu    sync.Mutex
+	jobs  map[awaited][]*ending
+	newer chan struct{} // somebody new waits
+	idle  chan struct{} // closed when nobody waits any more
 }
 
 // awaited is a job of a tenant; the tenant "" stands for any.
@@ -45,9 +46,9 @@ func (e *endings) wait(id string, scope *string) (w *ending, stop func()) {
 	defer e.mu.Unlock()
 	w = &ending{over: make(chan struct{})}
 	if len(e.jobs) == 0 {
-		ctx, cancel := context.WithCancel(context.Background())
-		e.jobs, e.newer, e.cancel = map[awaited][]*ending{}, make(chan struct{}, 1), cancel
-		go e.poll(ctx, e.newer)
+		e.jobs, e.newer, e.idle = map[awaited][]*ending{}, make(chan struct{}, 1), make(chan struct{})
+		newer, idle := e.newer, e.idle
+		e.background.start(func(ctx context.Context) { e.poll(ctx, newer, idle) })
 	}
 	e.jobs[job] = append(e.jobs[job], w)
 	select {
@@ -70,7 +71,7 @@ func (e *endings) forget(job awaited) {
 		delete(e.jobs, job)
 	}
 	if len(e.jobs) == 0 {
-		e.cancel()
+		close(e.idle)
 	}
 }
 
@@ -90,12 +91,14 @@ func (e *endings) tell(job awaited, err error) {
 	e.forget(job)
 }
 
-func (e *endings) poll(ctx context.Context, newer <-chan struct{}) {
+func (e *endings) poll(ctx context.Context, newer, idle <-chan struct{}) {
 	pause := firstPoll
 	due := time.Now().Add(pause)
 	for {
 		select {
 		case <-ctx.Done():
+			return
+		case <-idle:
 			return
 		case <-newer:
 			// However many come, polls go on at the shortest interval.

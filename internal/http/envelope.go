@@ -9,8 +9,10 @@ import (
 	"time"
 
 	"github.com/ojs-pg/ojs-pg/internal/dispatch"
-	"github.com/ojs-pg/ojs-pg/internal/http/kit"
+	"github.com/ojs-pg/ojs-pg/internal/jsonbody"
+	"github.com/ojs-pg/ojs-pg/internal/names"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/problems"
 )
 
 // From the envelope a client sends to a dispatch.NewJob. The envelope has up to three spellings of a
@@ -29,19 +31,19 @@ import (
 
 // written are the attributes of a job that this server writes itself, so they are never taken
 // from a client nor from stored unknown attributes.
-var written = kit.Set("specversion", "id", "type", "queue", "state", "args", "meta", "priority", "attempt", "max_attempts",
+var written = jsonbody.Set("specversion", "id", "type", "queue", "state", "args", "meta", "priority", "attempt", "max_attempts",
 	"created_at", "enqueued_at", "started_at", "completed_at", "cancelled_at", "discarded_at", "scheduled_at", "expires_at",
 	"next_attempt_at", "retry_delay_ms", "timeout_ms", "visibility_timeout_ms", "tags", "retry", "options", "unique",
 	"error", "errors", "result", "result_stored_at", "result_expires_at", "result_size_bytes", "lease", "lease_expires_at",
 	"worker_id", "previous_state", "activated_at", "re_enqueued_at")
 
 // optionColumns are the options that SQL has a parameter for.
-var optionColumns = kit.Set("queue", "priority", "retry", "tags", "max_attempts", "timeout_ms", "visibility_timeout_ms",
+var optionColumns = jsonbody.Set("queue", "priority", "retry", "tags", "max_attempts", "timeout_ms", "visibility_timeout_ms",
 	"scheduled_at", "delay_until", "expires_at", "pending", "metadata", "meta", "timeout")
 
 // topLevel are core spellings consumed from the top of the envelope although no attribute of
 // that name comes back.
-var topLevel = kit.Set("timeout", "delay_until")
+var topLevel = jsonbody.Set("timeout", "delay_until")
 
 // envelopeNames are the attributes that a client may mean. ojs._misspelt, which is asked only once there are a type and args, has the
 // same; a test compares them.
@@ -52,14 +54,14 @@ var envelopeNames = []string{
 }
 
 // readJob reads an envelope. Faults go to the envelope's shared fault. The job's tenant is nil where nobody named one.
-func readJob(job *kit.Object, header *string, headerName string, now time.Time) *dispatch.NewJob {
+func readJob(job *jsonbody.Object, header *string, headerName string, now time.Time) *dispatch.NewJob {
 	options := job.Child("options")
 	if options == nil {
-		options = &kit.Object{Path: job.At("options"), Fault: job.Fault}
+		options = &jsonbody.Object{Path: job.At("options"), Fault: job.Fault}
 	}
 	e := envelope{NewJob: &dispatch.NewJob{}, job: job, options: options, now: now}
 	e.core()
-	e.Queue = kit.TextBytes(e.either("queue", "string"))
+	e.Queue = jsonbody.TextBytes(e.either("queue", "string"))
 	e.Priority = e.integer("priority")
 	e.MaxAttempts = e.integer("max_attempts")
 	e.TimeoutMs = e.timeout()
@@ -81,8 +83,8 @@ func readJob(job *kit.Object, header *string, headerName string, now time.Time) 
 type envelope struct {
 	*dispatch.NewJob // what is read
 
-	job     *kit.Object
-	options *kit.Object
+	job     *jsonbody.Object
+	options *jsonbody.Object
 	now     time.Time
 }
 
@@ -91,20 +93,20 @@ func (e *envelope) core() {
 	job := e.job
 	if v := job.Text("specversion"); v != nil && *v != "1.0" && *v != "1.0.0" && *v != "1.0.0-rc.1" {
 		at := job.At("specversion")
-		job.Fail(kit.Refuse(kit.CodeUnsupported, at, "%s %q is not supported; this server speaks 1.0", at, *v))
+		job.Fail(problems.Refuse(problems.CodeUnsupported, at, "%s %q is not supported; this server speaks 1.0", at, *v))
 	}
 	if job.Raw("type") == nil || job.Verbatim("args") == nil {
-		kit.Near(job, nil, envelopeNames...)
+		jsonbody.Near(job, nil, envelopeNames...)
 	}
 	if job.Raw("type") == nil {
 		job.Missing("type")
 	}
-	e.Type = kit.TextBytes(job.Typed("type", "string"))
+	e.Type = jsonbody.TextBytes(job.Typed("type", "string"))
 	e.Args = job.Verbatim("args")
 	if e.Args == nil {
 		job.Missing("args")
-	} else if got := kit.Kind(e.Args); got != "array" {
-		err := kit.Invalid(job.At("args"), "must be an array, not %s", got)
+	} else if got := jsonbody.Kind(e.Args); got != "array" {
+		err := problems.Invalid(job.At("args"), "must be an array, not %s", got)
 		err.Details["expected"], err.Details["received"] = "array", got
 		job.Fail(err)
 	}
@@ -133,7 +135,7 @@ func (e *envelope) where(key string) string {
 }
 
 func (e *envelope) disagree(one, other string) {
-	e.job.Fail(kit.Invalid(one, "disagrees with %s", other))
+	e.job.Fail(problems.Invalid(one, "disagrees with %s", other))
 }
 
 func (e *envelope) integer(key string) *int32 {
@@ -160,11 +162,11 @@ func (e *envelope) timeout() *int32 {
 		return e.integer("timeout_ms")
 	}
 	if int64(*seconds)*1000 > math.MaxInt32 {
-		e.job.Fail(kit.Invalid(at, "must be at most %d", math.MaxInt32/1000))
+		e.job.Fail(problems.Invalid(at, "must be at most %d", math.MaxInt32/1000))
 		return nil
 	}
 	ms := *seconds * 1000
-	for _, o := range [...]*kit.Object{e.options, e.job} {
+	for _, o := range [...]*jsonbody.Object{e.options, e.job} {
 		if v := o.Integer("timeout_ms", -1<<31); v != nil && *v != ms {
 			e.disagree(o.At("timeout_ms"), at)
 		}
@@ -178,13 +180,13 @@ func (e *envelope) times(names ...string) (text []byte) {
 	var at *time.Time
 	var from string
 	for _, name := range names {
-		for _, o := range [...]*kit.Object{e.options, e.job} {
+		for _, o := range [...]*jsonbody.Object{e.options, e.job} {
 			v := o.When(name, e.now)
 			switch {
 			case v == nil:
 			case at == nil:
 				at, from = v, o.At(name)
-				if text = kit.TextBytes(o.Raw(name)); text[0] != '+' {
+				if text = jsonbody.TextBytes(o.Raw(name)); text[0] != '+' {
 					text = v.UTC().AppendFormat(nil, time.RFC3339Nano)
 				}
 			case !at.Equal(*v):
@@ -197,9 +199,9 @@ func (e *envelope) times(names ...string) (text []byte) {
 
 // meta joins meta, options.metadata and options.meta, and settles whose job it is.
 func (e *envelope) meta(header *string, headerName string) {
-	sources := [...]*kit.Object{e.job.Child("meta"), e.options.Child("metadata"), e.options.Child("meta")}
+	sources := [...]*jsonbody.Object{e.job.Child("meta"), e.options.Child("metadata"), e.options.Child("meta")}
 	names := [...]string{"meta", "metadata", "meta"}
-	var fields []kit.Member
+	var fields []jsonbody.Member
 	for i, o := range sources {
 		switch {
 		case o == nil:
@@ -210,7 +212,7 @@ func (e *envelope) meta(header *string, headerName string) {
 			}
 		default:
 			fields = merged(fields, o.Fields)
-			e.Meta = kit.Splice(fields)
+			e.Meta = jsonbody.Splice(fields)
 		}
 	}
 	if len(fields) == 0 {
@@ -221,12 +223,12 @@ func (e *envelope) meta(header *string, headerName string) {
 		if e.job.Err() != nil {
 			return
 		}
-		e.job.Storable(m.Raw, string(kit.AppendKey([]byte(e.job.At("meta")), m.Key)))
+		e.job.Storable(m.Raw, string(jsonbody.AppendKey([]byte(e.job.At("meta")), m.Key)))
 	}
 }
 
 // merged adds those of more to fields that are not there.
-func merged(fields, more []kit.Member) []kit.Member {
+func merged(fields, more []jsonbody.Member) []jsonbody.Member {
 	given := make(map[string]bool, len(fields))
 	for _, m := range fields {
 		given[m.Key] = true
@@ -241,22 +243,23 @@ func merged(fields, more []kit.Member) []kit.Member {
 }
 
 // tenant is whose job it is: the header's, which the first tenant_id in meta must not contradict, or that tenant_id.
-func (e *envelope) tenant(metas []*kit.Object, header *string, headerName string) *string {
+func (e *envelope) tenant(metas []*jsonbody.Object, header *string, headerName string) *string {
 	for _, o := range metas {
 		if o == nil || !o.Has("tenant_id") {
 			continue
 		}
 		raw, at := o.Verbatim("tenant_id"), o.At("tenant_id")
-		if got := kit.Kind(raw); got != "string" {
-			e.job.Fail(kit.Invalid(at, "must be a string, not %s", got))
+		if got := jsonbody.Kind(raw); got != "string" {
+			e.job.Fail(problems.Invalid(at, "must be a string, not %s", got))
 			return nil
 		}
-		v := kit.Unquote(raw)
+		v := jsonbody.Unquote(raw)
 		switch {
 		case v == "":
-			e.job.Fail(kit.Invalid(at, "must not be empty"))
+			e.job.Fail(problems.Invalid(at, "must not be empty"))
 		case header != nil && v != *header:
-			err := kit.Refuse(kit.CodeTenantMismatch, at, "%s is %q but the header %s says %q", at, kit.Clip(v), headerName, *header)
+			err := problems.Refuse(problems.CodeTenantMismatch, at, "%s is %q but the header %s says %q", at, problems.Clip(v),
+				headerName, *header)
 			err.Details["tenant_id"] = *header
 			e.job.Fail(err)
 		}
@@ -267,7 +270,7 @@ func (e *envelope) tenant(metas []*kit.Object, header *string, headerName string
 
 // leftovers keeps the options and attributes that SQL has no parameter for.
 func (e *envelope) leftovers() {
-	var options, extra []kit.Member
+	var options, extra []jsonbody.Member
 	for _, m := range e.options.Fields {
 		if !optionColumns[m.Key] {
 			options = append(options, m)
@@ -275,7 +278,7 @@ func (e *envelope) leftovers() {
 	}
 	if unique := e.job.Typed("unique", "object"); unique != nil {
 		if given := e.options.Raw("unique"); given == nil {
-			options = append(options, kit.Member{RawKey: []byte(`"unique"`), Raw: unique})
+			options = append(options, jsonbody.Member{RawKey: []byte(`"unique"`), Raw: unique})
 		} else if string(given) != string(unique) {
 			e.disagree(e.options.At("unique"), e.job.At("unique"))
 		}
@@ -288,18 +291,18 @@ func (e *envelope) leftovers() {
 	}
 	noTenant(e.job)
 	if options != nil {
-		e.Options = kit.Splice(options)
+		e.Options = jsonbody.Splice(options)
 	}
 	if extra != nil {
-		e.Extra = kit.Splice(extra)
+		e.Extra = jsonbody.Splice(extra)
 	}
 }
 
 // noTenant refuses a tenant that is named at the top of an object: passed over, the job would be another one's.
-func noTenant(o *kit.Object) {
+func noTenant(o *jsonbody.Object) {
 	for _, name := range [...]string{"tenant", "tenant_id"} {
 		if o.Raw(name) != nil {
-			err := kit.Invalid(o.At(name), "is not known; meta.tenant_id, or the header %s, is probably meant", kit.TenantHeader)
+			err := problems.Invalid(o.At(name), "is not known; meta.tenant_id, or the header %s, is probably meant", names.TenantHeader)
 			err.Details["meant"] = "meta.tenant_id"
 			o.Fail(err)
 		}
@@ -308,7 +311,7 @@ func noTenant(o *kit.Object) {
 
 // locate turns SQL's name of a field into the path the client wrote: retry.max_attempts of the
 // fourth job of a batch is jobs[3].options.retry.max_attempts.
-func locate(job *kit.Object, header string, field string) string {
+func locate(job *jsonbody.Object, header string, field string) string {
 	first, rest := field, ""
 	if i := strings.IndexAny(field, ".["); i >= 0 {
 		first, rest = field[:i], field[i:]
@@ -331,8 +334,8 @@ func locate(job *kit.Object, header string, field string) string {
 	if field == "options.unique" && job.Has("unique") {
 		return job.At("unique") // leftovers made it an option
 	}
-	options := &kit.Object{}
-	if raw := job.Raw("options"); raw != nil && kit.Kind(raw) == "object" {
+	options := &jsonbody.Object{}
+	if raw := job.Raw("options"); raw != nil && jsonbody.Kind(raw) == "object" {
 		options = job.Child("options")
 	}
 	for _, name := range names {
@@ -347,7 +350,7 @@ func locate(job *kit.Object, header string, field string) string {
 }
 
 // relocate says of an error of ojs.enqueue_rows or ojs.enqueue_once where the client wrote what it is about. key may be nil.
-func relocate(err error, key *idempotency, jobs []*kit.Object, header string, batch bool) {
+func relocate(err error, key *idempotency, jobs []*jsonbody.Object, header string, batch bool) {
 	var known *pg.Error
 	if !errors.As(err, &known) || known.Status >= http.StatusInternalServerError {
 		return
@@ -370,7 +373,7 @@ func relocate(err error, key *idempotency, jobs []*kit.Object, header string, ba
 			known.Details["field"], known.Message = at, said
 			return
 		}
-		kit.Locate(known, at)
+		locateField(known, at)
 	}
 }
 

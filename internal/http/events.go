@@ -7,15 +7,16 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/ojs-pg/ojs-pg/internal/http/kit"
+	"github.com/ojs-pg/ojs-pg/internal/jsonbody"
+	"github.com/ojs-pg/ojs-pg/internal/problems"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
-func (s *Server) eventRoutes() []kit.Route {
-	return kit.Scoped([]kit.Route{
+func (s *Server) eventRoutes() []route {
+	return scoped([]route{
 		{
-			Method: http.MethodGet, Path: v1 + "/events", Scope: kit.Read, Queues: kit.QueuesInQuery,
-			Query: kit.Paged + "types type queues since after", OfTenant: true, Handler: s.listEvents,
+			Method: http.MethodGet, Path: v1 + "/events", Scope: scopeRead, Queues: queuesInQuery,
+			Query: paged + "types type queues since after", OfTenant: true, Handler: s.listEvents,
 		},
 	})
 }
@@ -25,7 +26,7 @@ type eventJSON struct {
 	ID          string          `json:"id"`
 	Type        string          `json:"type"`
 	Source      string          `json:"source"`
-	Time        kit.Stamp       `json:"time"`
+	Time        jsonbody.Stamp  `json:"time"`
 	Subject     string          `json:"subject"`
 	TenantID    string          `json:"tenant_id"`
 	Data        json.RawMessage `json:"data"`
@@ -41,34 +42,36 @@ func (s *Server) listEvents(c echo.Context) error {
 	// Rows of jobs do not tell in which order they changed, so a page after an event would leave some out. Answered with the first page,
 	// a client that pages would read that for ever.
 	if c.QueryParams().Has("after") {
-		return kit.Refuse(kit.CodeUnsupported, "after", "events are told newest first; paging forward from one of them is not supported")
+		return problems.Refuse(problems.CodeUnsupported, "after",
+			"events are told newest first; paging forward from one of them is not supported")
 	}
-	limit, offset, err := kit.Paging(c)
+	limit, offset, err := paging(c)
 	if err != nil {
 		return err
 	}
 	if offset > 0 {
-		return kit.Refuse(kit.CodeUnsupported, "page", "there is one page of events, the latest; since and limit say how long it is")
+		return problems.Refuse(problems.CodeUnsupported, "page",
+			"there is one page of events, the latest; since and limit say how long it is")
 	}
-	since, err := kit.QueryTime(c, "since")
+	since, err := queryTime(c, "since")
 	if err != nil {
 		return err
 	}
-	types, err := kit.CommaList(c, "types", maxEventFilter)
+	types, err := commaList(c, "types", maxEventFilter)
 	if err != nil {
 		return err
 	}
 	if kind := c.QueryParam("type"); types == nil && kind != "" { // as the admin UI asks
 		types = []string{kind}
 	}
-	queues, err := kit.CommaList(c, "queues", maxEventFilter)
+	queues, err := commaList(c, "queues", maxEventFilter)
 	if err != nil {
 		return err
 	}
 	// One more than asked tells whether there are more. SQL would refuse one more than the most: then there may be more, if all came.
 	most := min(limit+1, maxEvents)
-	rows, err := s.q.Events(s.kit.Context(c), sqlcgen.EventsParams{
-		Types: types, Queues: queues, MaxRows: int32(most), Tenant: kit.Scope(c),
+	rows, err := s.q.Events(s.queryContext(c), sqlcgen.EventsParams{
+		Types: types, Queues: queues, MaxRows: int32(most), Tenant: requestTenant(c),
 	})
 	if err != nil {
 		return err
@@ -84,7 +87,7 @@ func (s *Server) listEvents(c echo.Context) error {
 	events := make([]eventJSON, len(rows))
 	for i, r := range rows {
 		events[i] = eventJSON{
-			Specversion: kit.SpecVersion, ID: r.ID, Type: r.Type, Source: "ojs://ojs-pg/queues/" + r.Queue, Time: kit.Stamp(r.At),
+			Specversion: specVersion, ID: r.ID, Type: r.Type, Source: "ojs://ojs-pg/queues/" + r.Queue, Time: jsonbody.Stamp(r.At),
 			Subject: r.Subject, TenantID: r.TenantID, Data: r.Data,
 		}
 	}

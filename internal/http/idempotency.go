@@ -7,7 +7,8 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojs-pg/ojs-pg/internal/dispatch"
-	"github.com/ojs-pg/ojs-pg/internal/http/kit"
+	"github.com/ojs-pg/ojs-pg/internal/jsonbody"
+	"github.com/ojs-pg/ojs-pg/internal/problems"
 )
 
 const (
@@ -24,13 +25,13 @@ type idempotency struct {
 
 // idempotencyKey reads the header or, where inBody, the field beside jobs; nil if there is neither. The header wins. A request is the
 // same if path, tenant header and body are, byte for byte.
-func idempotencyKey(c echo.Context, req *kit.Object, inBody bool) (*idempotency, error) {
+func idempotencyKey(c echo.Context, req *jsonbody.Object, inBody bool) (*idempotency, error) {
 	h := c.Request().Header
 	var key string
 	values, field := h.Values(idempotencyHeader), idempotencyHeader
 	switch {
 	case len(values) > 1:
-		return nil, kit.Invalid(idempotencyHeader, "must be sent once")
+		return nil, problems.Invalid(idempotencyHeader, "must be sent once")
 	case len(values) == 1:
 		key = values[0]
 	case inBody && req.Raw(idempotencyField) != nil:
@@ -43,10 +44,10 @@ func idempotencyKey(c echo.Context, req *kit.Object, inBody bool) (*idempotency,
 	default:
 		return nil, nil //nolint:nilnil // no key is usual
 	}
-	if n := utf8.RuneCountInString(key); n < 1 || n > 256 || !kit.IsText(key) {
-		return nil, kit.Invalid(field, "must have between 1 and 256 characters")
+	if n := utf8.RuneCountInString(key); n < 1 || n > 256 || !jsonbody.IsText(key) {
+		return nil, problems.Invalid(field, "must have between 1 and 256 characters")
 	}
-	scope := kit.Scope(c)
+	scope := requestTenant(c)
 	sum := sha256.New()
 	sum.Write([]byte(c.Path()))
 	if scope != nil {

@@ -1,169 +1,52 @@
 package httpapi
 
 import (
+	"cmp"
+	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"net/http"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/ojs-pg/ojs-pg/internal/dispatch"
-	"github.com/ojs-pg/ojs-pg/internal/http/kit"
-	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/admin"
+	"github.com/ojs-pg/ojs-pg/internal/jsonbody"
+	"github.com/ojs-pg/ojs-pg/internal/problems"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
-func (s *Server) jobRoutes() []kit.Route {
-	under := func(prefix string, change kit.Access, get echo.HandlerFunc) []kit.Route {
-		return kit.Under([]string{prefix}, []kit.Route{
-			{Method: http.MethodGet, Path: "/:id", Scope: kit.Read, Queues: kit.QueueOfJob, Handler: get},
-			{Method: http.MethodPatch, Path: "/:id", Scope: change, Queues: kit.QueueOfJob, Handler: s.patchJob},
-			{Method: http.MethodPost, Path: "/:id/cancel", Scope: change, Queues: kit.QueueOfJob, Handler: kit.Bare(s.cancel)},
-			{Method: http.MethodPost, Path: "/:id/retry", Scope: change, Queues: kit.QueueOfJob, Handler: s.retryJob},
+const jobsQuery = paged + "queue state type cursor sort order since until"
+
+func (s *Server) jobRoutes() []route {
+	under := func(prefix string, change access, get echo.HandlerFunc) []route {
+		return underPrefixes([]string{prefix}, []route{
+			{Method: http.MethodGet, Path: "/:id", Scope: scopeRead, Queues: queueOfJob, Handler: get},
+			{Method: http.MethodPatch, Path: "/:id", Scope: change, Queues: queueOfJob, Handler: s.patchJob},
+			{Method: http.MethodPost, Path: "/:id/cancel", Scope: change, Queues: queueOfJob, Handler: withoutBody(s.cancel)},
+			{Method: http.MethodPost, Path: "/:id/retry", Scope: change, Queues: queueOfJob, Handler: s.retryJob},
 		})
 	}
 	const jobs = v1 + "/jobs"
-	return kit.Scoped(slices.Concat([]kit.Route{
-		{Method: http.MethodPost, Path: jobs, Scope: kit.Produce, Queues: kit.QueuesInBody, Handler: s.enqueue},
-		{Method: http.MethodPost, Path: jobs + "/batch", Scope: kit.Produce, Queues: kit.QueuesInBody, Handler: s.enqueueBatch},
-		{Method: http.MethodDelete, Path: jobs + "/:id", Scope: kit.Produce, Queues: kit.QueueOfJob, Handler: kit.Bare(s.cancel)},
-		{Method: http.MethodPost, Path: jobs + "/:id/activate", Scope: kit.Produce, Queues: kit.QueueOfJob, Handler: kit.Bare(s.activate)},
-	}, under(jobs, kit.Produce, s.getJob), under(v1+"/admin/jobs", kit.Admin, s.getJobFlat)))
-}
-
-func (s *Server) enqueue(c echo.Context) error {
-	req, err := s.body(c, s.limits.Body, false)
-	if err != nil {
-		return err
-	}
-	key, err := idempotencyKey(c, req, false)
-	if err != nil {
-		return err
-	}
-	header, headerName := kit.Scope(c), kit.ScopeHeader(c)
-	job := readJob(req, header, headerName, time.Now())
-	if err := req.Err(); err != nil {
-		return err
-	}
-	if err := kit.ForQueues(c, "queue", job.QueueName()); err != nil {
-		return err
-	}
-	var row sqlcgen.OjsJob
-	if key == nil {
-		row, err = s.dispatch.Enqueue(c.Request().Context(), job)
-	} else {
-		var rows []sqlcgen.OjsJob
-		if rows, err = s.enqueueOnce(c, key, []*dispatch.NewJob{job}, header); err == nil {
-			row = rows[0]
-		}
-	}
-	if err != nil {
-		relocate(err, key, []*kit.Object{req}, headerName, false)
-		return err
-	}
-	c.Response().Header().Set(echo.HeaderLocation, "/ojs/v1/jobs/"+row.ID)
-	s.kit.Pressure(c, row.Queue)
-	return s.writeJob(c, http.StatusCreated, &row)
-}
-
-// enqueueBatch makes all of the jobs, or none; with atomicity partial each of them succeeds or fails by itself.
-func (s *Server) enqueueBatch(c echo.Context) error {
-	req, err := s.body(c, s.limits.BatchBody, false)
-	if err != nil {
-		return err
-	}
-	kit.Near(req, nil, "jobs", "atomicity", idempotencyField)
-	if !req.Has("jobs") {
-		req.Missing("jobs")
-	}
-	items := req.Items("jobs")
-	key, err := idempotencyKey(c, req, true)
-	if err != nil {
-		return err
-	}
-	partial := partially(req, key)
-	if err := req.Err(); err != nil {
-		return err
-	}
-	if len(items) < 1 || len(items) > s.limits.BatchJobs {
-		return kit.Invalid("jobs", "must hold between 1 and %d jobs", s.limits.BatchJobs)
-	}
-	header, headerName := kit.Scope(c), kit.ScopeHeader(c)
-	sent, jobs, err := readJobs(items, header, headerName)
-	if err != nil {
-		return err
-	}
-	for i, job := range jobs {
-		if err := kit.ForQueues(c, fmt.Sprintf("jobs[%d].queue", i), job.QueueName()); err != nil {
-			return err
-		}
-	}
-	if partial {
-		return s.enqueueEach(c, sent, jobs)
-	}
-	var rows []sqlcgen.OjsJob
-	if key == nil {
-		rows, err = s.dispatch.EnqueueMany(c.Request().Context(), jobs, header)
-	} else {
-		rows, err = s.enqueueOnce(c, key, jobs, header)
-	}
-	if err != nil {
-		err = s.db.Err(err)
-		relocate(err, key, sent, headerName, true)
-		return err
-	}
-	s.kit.Pressure(c, queuesOf(jobs)...)
-	w := kit.Writer{}
-	w.Open()
-	w.Key("jobs")
-	w.B = s.wire().appendJobs(w.B, rows, nil)
-	w.Integer("count", int64(len(rows)))
-	w.Integer("enqueued", int64(len(rows)))
-	w.Integer("failed", 0)
-	w.Close()
-	return kit.Blob(c, http.StatusCreated, w.B)
-}
-
-// readJobs reads the envelopes of a batch. The error is about the first that is no object or has a fault, and says where it stands.
-func readJobs(items []kit.Member, header *string, headerName string) (sent []*kit.Object, jobs []*dispatch.NewJob, err error) {
-	now := time.Now()
-	sent, jobs = make([]*kit.Object, len(items)), make([]*dispatch.NewJob, len(items))
-	for i := range items {
-		if sent[i] = kit.ObjectOf(&items[i], "jobs["+strconv.Itoa(i)+"]", &err); err != nil {
-			return nil, nil, atIndex(err, i)
-		}
-	}
-	for i := range sent {
-		if jobs[i] = readJob(sent[i], header, headerName, now); err != nil {
-			return nil, nil, atIndex(err, i)
-		}
-	}
-	return sent, jobs, nil
-}
-
-// atIndex says of an error about a job of a batch which one it is.
-func atIndex(err error, i int) error {
-	var known *pg.Error
-	if errors.As(err, &known) {
-		known.Details["index"] = i
-	}
-	return err
-}
-
-// enqueueOnce makes the jobs, or answers as a request with that key was answered before.
-func (s *Server) enqueueOnce(c echo.Context, key *idempotency, jobs []*dispatch.NewJob, tenant *string) ([]sqlcgen.OjsJob, error) {
-	rows, replayed, err := s.dispatch.EnqueueOnce(c.Request().Context(), key.Key, jobs, tenant)
-	if replayed {
-		c.Response().Header().Set(replayedHeader, "true")
-	}
-	if err == nil && len(rows) != len(jobs) {
-		err = fmt.Errorf("enqueued %d jobs and got %d back", len(jobs), len(rows))
-	}
-	return rows, s.db.Err(err)
+	return scoped(slices.Concat([]route{
+		{Method: http.MethodPost, Path: jobs, Scope: scopeProduce, Queues: queuesInBody, Handler: s.enqueue},
+		{Method: http.MethodPost, Path: jobs + "/batch", Scope: scopeProduce, Queues: queuesInBody, Handler: s.enqueueBatch},
+		{Method: http.MethodDelete, Path: jobs + "/:id", Scope: scopeProduce, Queues: queueOfJob, Handler: withoutBody(s.cancel)},
+		{Method: http.MethodPost, Path: jobs + "/:id/activate", Scope: scopeProduce, Queues: queueOfJob, Handler: withoutBody(s.activate)},
+		{Method: http.MethodGet, Path: jobs, Scope: scopeRead, Queues: queueInQuery, Query: jobsQuery, OfTenant: true, Handler: s.listJobs},
+		{
+			Method: http.MethodGet, Path: v1 + "/admin/jobs", Scope: scopeRead, Queues: queueInQuery,
+			Query: jobsQuery, OfTenant: true, Handler: s.listJobs,
+		},
+		{
+			Method: http.MethodGet, Path: v1 + "/admin/tenants/:id/jobs", Scope: scopeRead, Queues: queueInQuery,
+			Query: jobsQuery, OfTenant: true, Handler: s.listTenantJobs,
+		},
+		{Method: http.MethodPost, Path: v1 + "/admin/jobs/bulk/cancel", Scope: scopeAdmin, Queues: queuesInBody, Handler: s.cancelJobs},
+		{Method: http.MethodPost, Path: v1 + "/admin/jobs/bulk/retry", Scope: scopeAdmin, Queues: queuesInBody, Handler: s.retryJobs},
+		{Method: http.MethodPost, Path: v1 + "/admin/jobs/bulk/delete", Scope: scopeAdmin, Handler: s.deleteJobs},
+		{Method: http.MethodDelete, Path: v1 + "/admin/queues/:name/jobs", Scope: scopeAdmin, Handler: s.deleteJobs},
+	}, under(jobs, scopeProduce, s.getJob), under(v1+"/admin/jobs", scopeAdmin, s.getJobFlat)))
 }
 
 func (s *Server) getJob(c echo.Context) error {
@@ -187,16 +70,16 @@ type patchRequest struct {
 var priorityNames = map[string]int32{"high": 10, "normal": 0, "low": -10}
 
 // Check reads the priority, a number or a name.
-func (r *patchRequest) Check(o *kit.Object) {
-	if kit.Kind(r.Priority) != "string" {
+func (r *patchRequest) Check(o *jsonbody.Object) {
+	if jsonbody.Kind(r.Priority) != "string" {
 		if n := o.Integer("priority", -100); n != nil {
 			r.priority = *n
 		}
 		return
 	}
-	n, known := priorityNames[kit.Unquote(r.Priority)]
+	n, known := priorityNames[jsonbody.Unquote(r.Priority)]
 	if !known {
-		o.Fail(kit.Invalid(o.At("priority"), `must be an integer, "high", "normal" or "low"`))
+		o.Fail(problems.Invalid(o.At("priority"), `must be an integer, "high", "normal" or "low"`))
 	}
 	r.priority = n
 }
@@ -211,13 +94,13 @@ func (s *Server) patchJob(c echo.Context) error {
 	if err := c.Bind(&req); err != nil {
 		return err
 	}
-	kit.Because(c, req.Reason)
+	giveReason(c, req.Reason)
 	params := sqlcgen.ReprioritizeParams{ID: id, Priority: req.priority, Tenant: scope}
-	job, err := kit.Patiently(s.kit, c, (*sqlcgen.Queries).Reprioritize, params)
+	job, err := patiently(s, c, (*sqlcgen.Queries).Reprioritize, params)
 	if err != nil {
 		return err
 	}
-	return kit.Blob(c, http.StatusOK, s.wire().appendJob(nil, &job))
+	return writeBlob(c, http.StatusOK, s.wire().appendJob(nil, &job))
 }
 
 // getJobFlat is for operators' tools, which want the job itself.
@@ -226,16 +109,16 @@ func (s *Server) getJobFlat(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return kit.Blob(c, http.StatusOK, s.wire().appendJob(nil, &job, result...))
+	return writeBlob(c, http.StatusOK, s.wire().appendJob(nil, &job, result...))
 }
 
 // jobOfPath reads the job that a path names, with what became of it.
-func (s *Server) jobOfPath(c echo.Context) (job sqlcgen.OjsJob, result []kit.Attr, err error) {
+func (s *Server) jobOfPath(c echo.Context) (job sqlcgen.OjsJob, result []jsonbody.Attr, err error) {
 	id, scope, err := jobRef(c)
 	if err != nil {
 		return job, nil, err
 	}
-	ctx := s.kit.Context(c)
+	ctx := s.queryContext(c)
 	if job, err = s.q.JobInfo(ctx, sqlcgen.JobInfoParams{ID: id, Tenant: scope}); err != nil || job.Result == nil {
 		return job, nil, err
 	}
@@ -251,15 +134,15 @@ func (s *Server) cancel(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	job, err := kit.Patiently(s.kit, c, (*sqlcgen.Queries).Cancel, sqlcgen.CancelParams{ID: id, Tenant: scope})
+	job, err := patiently(s, c, (*sqlcgen.Queries).Cancel, sqlcgen.CancelParams{ID: id, Tenant: scope})
 	if err != nil {
 		return err
 	}
 	// The job is cancelled, whatever becomes of this: an error would have the client try again and read that it may not.
-	var before []kit.Attr
-	from, err := s.q.CancelledFrom(s.kit.Context(c), sqlcgen.CancelledFromParams{Tenant: job.TenantID, ID: job.ID})
+	var before []jsonbody.Attr
+	from, err := s.q.CancelledFrom(s.queryContext(c), sqlcgen.CancelledFromParams{Tenant: job.TenantID, ID: job.ID})
 	if err == nil {
-		before = append(before, kit.Attr{Name: "previous_state", Raw: dispatch.AppendString(nil, from)})
+		before = append(before, jsonbody.Attr{Name: "previous_state", Raw: jsonbody.AppendString(nil, from)})
 	}
 	return s.writeJob(c, http.StatusOK, &job, before...)
 }
@@ -269,36 +152,348 @@ func (s *Server) activate(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	job, err := kit.Patiently(s.kit, c, (*sqlcgen.Queries).Activate, sqlcgen.ActivateParams{ID: id, Tenant: scope})
+	job, err := patiently(s, c, (*sqlcgen.Queries).Activate, sqlcgen.ActivateParams{ID: id, Tenant: scope})
 	if err != nil {
 		return err
 	}
 	// Only pending jobs can be activated, and enqueued_at is the time it happened.
 	return s.writeJob(c, http.StatusOK, &job,
-		kit.Attr{Name: "previous_state", Raw: []byte(`"pending"`)}, kit.Attr{
-			Name: "activated_at", Raw: kit.AppendTime(nil, job.EnqueuedAt),
+		jsonbody.Attr{Name: "previous_state", Raw: []byte(`"pending"`)}, jsonbody.Attr{
+			Name: "activated_at", Raw: jsonbody.AppendTime(nil, job.EnqueuedAt),
 		})
 }
 
-// jobRef reads the job a path names. An id that no job can have is an unknown job.
-func jobRef(c echo.Context) (id string, scope *string, err error) {
-	id = c.Param("id")
-	if !kit.IsUUID(id) {
-		return "", nil, kit.Refuse(kit.CodeNotFound, "id", "job %q does not exist: ids are UUIDs in lowercase with hyphens", kit.Clip(id))
-	}
-	return id, kit.Scope(c), nil
+// Jobs in lists and in bulk (ojs-admin-api sections 7 and 8).
+
+// states of a job; the first so many do not last.
+var (
+	states     = []string{"scheduled", "available", "pending", "active", "retryable", "completed", "cancelled", "discarded"}
+	liveStates = states[:5]
+)
+
+// jobFilter picks jobs.
+type jobFilter struct {
+	Queue    *string    `json:"queue" check:"name"`
+	State    *string    `json:"state" check:"name"`
+	Type     *string    `json:"type" check:"name"`
+	Tenant   *string    `json:"tenant" check:"name"`
+	TenantID *string    `json:"tenant_id" check:"name"` // the same
+	Since    *time.Time `json:"since"`
+	Until    *time.Time `json:"until"`
 }
 
-func (s *Server) writeJob(c echo.Context, status int, job *sqlcgen.OjsJob, more ...kit.Attr) error {
-	w := kit.Writer{}
-	w.Open()
-	w.Key("job")
-	w.B = s.wire().appendJob(w.B, job, more...)
-	// The official command-line tool looks for them here, and prints nothing where they are not.
-	w.Text("id", job.ID)
-	w.Text("type", job.Type)
-	w.Text("queue", job.Queue)
-	w.Text("state", job.State)
-	w.Close()
-	return kit.Blob(c, status, w.B)
+// among refuses a state that is none of some.
+func (f *jobFilter) among(known []string, at string) error {
+	if f.State != nil && !slices.Contains(known, *f.State) {
+		return problems.Invalid(at, "must be one of %v", known)
+	}
+	return nil
+}
+
+// narrow has the filter let pass jobs of one tenant only: of the header's, if there is one, to whom others are unknown.
+func (f *jobFilter) narrow(own *string) (err error) {
+	f.Tenant, err = narrowTenant("tenant", f.Tenant, own)
+	return err
+}
+
+// jobLine is a job in a list. What a producer put into it is left out, which may be large: GET /jobs/{id} has it.
+type jobLine struct {
+	ID          string     `json:"id"`
+	TenantID    string     `json:"tenant_id"`
+	Type        string     `json:"type"`
+	Queue       string     `json:"queue"`
+	State       string     `json:"state"`
+	Priority    int32      `json:"priority"`
+	Attempt     int32      `json:"attempt"`
+	MaxAttempts int32      `json:"max_attempts"`
+	CreatedAt   time.Time  `json:"created_at"`
+	EnqueuedAt  time.Time  `json:"enqueued_at"`
+	ScheduledAt *time.Time `json:"scheduled_at,omitempty"`
+	StartedAt   *time.Time `json:"started_at,omitempty"`
+	CompletedAt *time.Time `json:"completed_at,omitempty"`
+	CancelledAt *time.Time `json:"cancelled_at,omitempty"`
+	DiscardedAt *time.Time `json:"discarded_at,omitempty"`
+	WorkerID    *string    `json:"worker_id,omitempty"`
+}
+
+func lineOf(j *sqlcgen.ListJobsRow) jobLine {
+	line := jobLine{
+		ID: j.ID, TenantID: j.TenantID, Type: j.Type, Queue: j.Queue, State: j.State, Priority: j.Priority, Attempt: j.Attempt,
+		MaxAttempts: j.MaxAttempts, CreatedAt: j.CreatedAt, EnqueuedAt: j.EnqueuedAt, ScheduledAt: j.ScheduledAt, StartedAt: j.StartedAt,
+		WorkerID: j.WorkerID,
+	}
+	switch j.State {
+	case "completed":
+		line.CompletedAt = j.FinishedAt
+	case "cancelled":
+		line.CancelledAt = j.FinishedAt
+	case "discarded":
+		line.DiscardedAt = j.FinishedAt
+	}
+	return line
+}
+
+// page reads a page of jobs behind a cursor, and the cursor of the next, nil if there is none. It looks at about 10,000 jobs at most, so it
+// may hold fewer than limit, although there are more.
+func (f *jobFilter) page(ctx context.Context, q *sqlcgen.Queries, before *string, skip, limit int, known []string) (
+	rows []sqlcgen.ListJobsRow, next *string, err error,
+) {
+	floor, err := q.JobsFloor(ctx, sqlcgen.JobsFloorParams{Before: before, Until: f.Until, Tenant: f.Tenant})
+	if err != nil {
+		return nil, nil, err
+	}
+	params := sqlcgen.ListJobsParams{
+		States: known, Queue: f.Queue, Type: f.Type, Since: f.Since, Until: f.Until, Before: before, Skip: int32(skip),
+		MaxRows: int32(limit), Tenant: f.Tenant,
+	}
+	if f.State != nil {
+		params.States = []string{*f.State}
+	}
+	if floor != "" {
+		params.Floor = &floor
+	}
+	if rows, err = q.ListJobs(ctx, params); err != nil {
+		return nil, nil, err
+	}
+	if len(rows) >= limit {
+		return rows, &rows[len(rows)-1].ID, nil
+	}
+	return rows, params.Floor, nil
+}
+
+func (s *Server) listJobs(c echo.Context) error { return s.jobsOf(c, nil) }
+
+func (s *Server) listTenantJobs(c echo.Context) error {
+	t, err := s.oneTenant(c)
+	if err != nil {
+		return err
+	}
+	return s.jobsOf(c, &t.ID)
+}
+
+func (s *Server) jobsOf(c echo.Context, tenant *string) error {
+	limit, skip, err := paging(c)
+	if err != nil {
+		return err
+	}
+	f, before, err := queryJobs(c)
+	if err != nil {
+		return err
+	}
+	f.Tenant = cmp.Or(tenant, f.Tenant)
+	if err := f.narrow(requestTenant(c)); err != nil {
+		return err
+	}
+	ctx := s.queryContext(c)
+	rows, next, err := f.page(ctx, s.q, before, skip, limit, nil)
+	if err != nil {
+		return err
+	}
+	page := cursorPage{Limit: limit, PerPage: limit, Page: skip/limit + 1, HasMore: next != nil && (skip == 0 || len(rows) > 0), Next: next}
+	if f.State != nil && slices.Contains(liveStates, *f.State) && f.Type == nil && f.Since == nil && f.Until == nil {
+		total, err := s.q.LiveJobs(ctx, sqlcgen.LiveJobsParams{State: *f.State, Queue: f.Queue, Tenant: f.Tenant})
+		if err != nil {
+			return err
+		}
+		page.Total = &total
+	}
+	items := make([]jobLine, len(rows))
+	for i := range rows {
+		items[i] = lineOf(&rows[i])
+	}
+	return c.JSON(http.StatusOK, listed("jobs", items, page))
+}
+
+// queryJobs reads which jobs are asked for, and behind which.
+func queryJobs(c echo.Context) (f jobFilter, before *string, err error) {
+	if f.Tenant, err = queryTenant(c); err != nil {
+		return f, nil, err
+	}
+	var sort, order *string
+	if err := cmp.Or(
+		queryAll(c, queryText, map[string]**string{
+			"queue": &f.Queue, "state": &f.State, "type": &f.Type, "cursor": &before, "sort": &sort, "order": &order,
+		}),
+		queryAll(c, queryTime, map[string]**time.Time{"since": &f.Since, "until": &f.Until})); err != nil {
+		return f, nil, err
+	}
+	switch {
+	case before != nil && !jsonbody.IsUUID(*before):
+		return f, nil, problems.Invalid("cursor", "must be the next_cursor of an earlier page")
+	case sort != nil && *sort != "created_at":
+		return f, nil, problems.Refuse(problems.CodeUnsupported, "sort", "jobs are sorted by created_at alone")
+	case order != nil && *order != "desc":
+		return f, nil, problems.Refuse(problems.CodeUnsupported, "order", "the newest job comes first: order is desc")
+	}
+	return f, before, f.among(states, "state")
+}
+
+// cancelFilter is a filter of jobs that have not ended.
+type cancelFilter struct {
+	_ struct{} `check:"only"`
+	jobFilter
+}
+
+// Check takes both names of the tenant, and refuses other states.
+func (f *cancelFilter) Check(o *jsonbody.Object) {
+	var err error
+	if f.Tenant, err = jsonbody.SameTenant(o.At("tenant"), f.Tenant, f.TenantID); err == nil {
+		err = f.among(liveStates, o.At("state"))
+	}
+	if err != nil {
+		o.Fail(err)
+	}
+}
+
+// cancelRequest names jobs, or filters them.
+type cancelRequest struct {
+	jsonbody.Optional
+	_       struct{}      `check:"only"`
+	Filter  *cancelFilter `json:"filter"`
+	IDs     []string      `json:"ids" check:"id"`
+	Limit   int32         `json:"limit" check:"1..1000"`
+	Cursor  *string       `json:"cursor" check:"id"`
+	Confirm bool          `json:"confirm"`
+	Reason  *string       `json:"reason"`
+}
+
+// Check asks for the confirmation, and for one way of saying which jobs are meant.
+func (r *cancelRequest) Check(o *jsonbody.Object) {
+	checkBulk(o, r.Limit, r.Confirm)
+	checkIDs(o, r.IDs, r.Filter != nil)
+}
+
+// cancelJobs cancels the jobs that are named, or a page of those that a filter lets pass; the answer has the cursor of the next.
+func (s *Server) cancelJobs(c echo.Context) error {
+	req := cancelRequest{Limit: 1000}
+	if err := c.Bind(&req); err != nil {
+		return err
+	}
+	giveReason(c, req.Reason)
+	ctx, tenant := s.queryContext(c), requestTenant(c)
+	var next *string
+	if req.IDs == nil {
+		if req.Filter == nil {
+			req.Filter = &cancelFilter{}
+		}
+		if err := cmp.Or(req.Filter.narrow(tenant), forFilter(c, "filter.queue", req.Filter.Queue)); err != nil {
+			return err
+		}
+		tenant = req.Filter.Tenant
+		var rows []sqlcgen.ListJobsRow
+		var err error
+		if rows, next, err = req.Filter.page(ctx, s.q, req.Cursor, 0, int(req.Limit), liveStates); err != nil {
+			return err
+		}
+		for i := range rows {
+			req.IDs = append(req.IDs, rows[i].ID)
+		}
+	} else if err := s.forJobs(c, "ids", req.IDs...); err != nil {
+		return err
+	}
+	errors := []bulkError{}
+	if len(req.IDs) > 0 {
+		left, err := s.changing(c).CancelMany(ctx, sqlcgen.CancelManyParams{Ids: req.IDs, Tenant: tenant})
+		if err != nil {
+			return err
+		}
+		for _, r := range left {
+			errors = append(errors, bulkError{r.JobID, r.Code, r.Message})
+		}
+	}
+	slices.Sort(req.IDs)
+	matched := len(slices.Compact(req.IDs))
+	return c.JSON(http.StatusOK, map[string]any{
+		"action": "cancel", "matched": matched, "succeeded": matched - len(errors), "failed": len(errors), "errors": errors,
+		"next_cursor": next,
+	})
+}
+
+// deleteJobs says that only retention removes finished jobs: they leave by the partition.
+func (s *Server) deleteJobs(echo.Context) error {
+	return problems.Refuse(problems.CodeUnsupported, "action",
+		"finished jobs are removed by retention alone; jobs that wait can be cancelled")
+}
+
+// retryJob takes any discarded job, dead letter or not.
+func (s *Server) retryJob(c echo.Context) error { return s.runAgain(c, (*sqlcgen.Queries).Retry) }
+
+// jobsFilter picks jobs to run again. Only those that failed for good can be, so state may say that it means those.
+type jobsFilter struct {
+	_ struct{} `check:"only"`
+	admin.Filter
+	State *string `json:"state"`
+}
+
+// Check refuses other states.
+func (f *jobsFilter) Check(o *jsonbody.Object) {
+	f.Filter.Check(o)
+	if f.State != nil && *f.State != "discarded" {
+		o.Fail(problems.Refuse(problems.CodeUnsupported, o.At("state"), "only discarded jobs can be retried"))
+	}
+}
+
+// jobsRequest is ojs-admin-api section 8.1.
+type jobsRequest struct {
+	jsonbody.Optional
+	_       struct{}    `check:"only"`
+	Filter  *jobsFilter `json:"filter"`
+	IDs     []string    `json:"ids" check:"id"`
+	Limit   int32       `json:"limit" check:"1.."`
+	Confirm bool        `json:"confirm"`
+}
+
+// Check asks for the confirmation, and for one way of saying which jobs are meant.
+func (r *jobsRequest) Check(o *jsonbody.Object) {
+	checkBulk(o, r.Limit, r.Confirm)
+	checkIDs(o, r.IDs, r.Filter != nil)
+}
+
+// retryJobs has all jobs that failed for good run again that a filter lets pass, dead letters or not, in the words of ojs-admin-api.
+func (s *Server) retryJobs(c echo.Context) error {
+	req := jobsRequest{Limit: 1000}
+	if err := c.Bind(&req); err != nil {
+		return err
+	}
+	if req.IDs != nil {
+		return s.retryThese(c, req.IDs)
+	}
+	if req.Filter == nil {
+		req.Filter = &jobsFilter{}
+	}
+	n, left, err := s.inBulk(c, &req.Filter.Filter, req.Limit, (*admin.Filter).RetryFailed, (*admin.Filter).CountFailed)
+	if err != nil {
+		return err
+	}
+	matched := int64(n)
+	if left != nil {
+		matched += *left
+	}
+	return c.JSON(http.StatusOK, map[string]any{
+		"action": "retry", "matched": matched, "succeeded": n, "failed": 0, "errors": []any{}, "remaining": left,
+	})
+}
+
+// retryThese has discarded jobs run again by their ids, each of which succeeds or fails by itself.
+func (s *Server) retryThese(c echo.Context, ids []string) error {
+	if err := s.forJobs(c, "ids", ids...); err != nil {
+		return err
+	}
+	slices.Sort(ids)
+	ids = slices.Compact(ids)
+	failed := []bulkError{}
+	for _, id := range ids {
+		_, err := patiently(s, c, (*sqlcgen.Queries).Retry, sqlcgen.RetryParams{ID: id, Tenant: requestTenant(c)})
+		if err == nil {
+			continue
+		}
+		problem := s.problems.classify(err)
+		if problem.Status >= http.StatusInternalServerError {
+			return err
+		}
+		failed = append(failed, bulkError{id, problem.Code, problem.Message})
+	}
+	return c.JSON(http.StatusOK, map[string]any{
+		"action": "retry", "matched": len(ids), "succeeded": len(ids) - len(failed), "failed": len(failed), "errors": failed,
+	})
 }

@@ -8,7 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ojs-pg/ojs-pg/internal/http/kit"
+	"github.com/ojs-pg/ojs-pg/internal/jsonbody"
+	"github.com/ojs-pg/ojs-pg/internal/names"
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
@@ -18,7 +19,7 @@ func TestEnqueueShape(t *testing.T) {
 	r := a.do("POST", "/ojs/v1/jobs", `{"type":"email.send","args":["a@b.c","welcome"]}`).want(201)
 	wantHeaders(r)
 	id := r.text("job.id")
-	if !kit.IsUUID(id) || id[14] != '7' {
+	if !jsonbody.IsUUID(id) || id[14] != '7' {
 		t.Errorf("id %q is no UUIDv7", id)
 	}
 	if got, want := r.header.Get("Location"), "/ojs/v1/jobs/"+id; got != want {
@@ -367,7 +368,7 @@ func TestReadJob(t *testing.T) {
 		"options":{"queue":"q","priority":5,"unique":{ "k":1 },"metadata":{"m":2,"k":9}}}`
 	sent := objectOf(src)
 	header := "acme"
-	job := readJob(sent, &header, kit.TenantHeader, time.Now())
+	job := readJob(sent, &header, names.TenantHeader, time.Now())
 	if sent.Err() != nil || job.Tenant == nil || *job.Tenant != "acme" || job.Priority == nil || *job.Priority != 5 {
 		t.Errorf("%+v (%v)", job, sent.Err())
 	}
@@ -385,14 +386,14 @@ func TestReadJob(t *testing.T) {
 }
 
 // objectOf is what a body reads as.
-func objectOf(src string) *kit.Object {
-	return kit.ObjectOf(&kit.Member{Raw: []byte(src)}, "", new(error))
+func objectOf(src string) *jsonbody.Object {
+	return jsonbody.ObjectOf(&jsonbody.Member{Raw: []byte(src)}, "", new(error))
 }
 
 func TestLocate(t *testing.T) {
 	t.Parallel()
 	src := `{"type":"a","timeout":5,"delay_until":"x","meta":{},"options":{"queue":"q","retry":{}}}`
-	job := kit.ObjectOf(&kit.Member{Raw: []byte(src)}, "jobs[3]", new(error))
+	job := jsonbody.ObjectOf(&jsonbody.Member{Raw: []byte(src)}, "jobs[3]", new(error))
 	for field, want := range map[string]string{
 		"queue": "jobs[3].options.queue", "retry.max_attempts": "jobs[3].options.retry.max_attempts", "priority": "jobs[3].priority",
 		"timeout_ms":   "jobs[3].timeout",

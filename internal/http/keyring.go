@@ -9,7 +9,6 @@ import (
 
 	"golang.org/x/sync/singleflight"
 
-	"github.com/ojs-pg/ojs-pg/internal/http/kit"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 )
 
@@ -18,7 +17,7 @@ import (
 // statement at a time, however many they are, and keys that were good a second ago take turns with them. What is no key is remembered
 // apart, so that it drives out none.
 type keyring struct {
-	owners *pg.Batcher[keyHash, *kit.Principal]
+	owners *pg.Batcher[keyHash, *principal]
 
 	asking singleflight.Group
 	mu     sync.Mutex
@@ -29,7 +28,7 @@ type keyring struct {
 type keyHash = [sha256.Size]byte
 
 type knownKey struct {
-	owner *kit.Principal // nil: the key is not valid
+	owner *principal // nil: the key is not valid
 	until time.Time
 }
 
@@ -54,13 +53,13 @@ func keyForm(secret string) bool {
 }
 
 // newKeyring has find say whose the keys are that have some hashes, one for one.
-func newKeyring(timeout time.Duration, find func(context.Context, []keyHash) ([]*kit.Principal, error)) *keyring {
+func newKeyring(timeout time.Duration, find func(context.Context, []keyHash) ([]*principal, error)) *keyring {
 	options := pg.BatchOptions{Items: keyBatch, Bytes: keyBatch, Statements: 1, Timeout: timeout}
 	return &keyring{owners: pg.NewBatcher(options, find), valid: map[keyHash]knownKey{}, others: map[keyHash]knownKey{}}
 }
 
 // owner is whose key a secret is, or nil. Only its hash is compared, by the database, and kept.
-func (k *keyring) owner(ctx context.Context, secret string) (*kit.Principal, error) {
+func (k *keyring) owner(ctx context.Context, secret string) (*principal, error) {
 	if !keyForm(secret) {
 		return nil, nil //nolint:nilnil // nobody's
 	}
@@ -84,7 +83,7 @@ func (k *keyring) owner(ctx context.Context, secret string) (*kit.Principal, err
 	if err != nil {
 		return nil, err
 	}
-	return found.(*kit.Principal), nil
+	return found.(*principal), nil
 }
 
 // recall is what is known of a key, perhaps no longer, and whether it was valid when it was asked for last.
@@ -112,7 +111,7 @@ func (k *keyring) remember(hash keyHash, key knownKey) {
 }
 
 // findKeys asks for the owners of keys.
-func (s *Server) findKeys(ctx context.Context, hashes []keyHash) ([]*kit.Principal, error) {
+func (s *Server) findKeys(ctx context.Context, hashes []keyHash) ([]*principal, error) {
 	asked := make([][]byte, len(hashes))
 	for i := range hashes {
 		asked[i] = hashes[i][:]
@@ -121,9 +120,9 @@ func (s *Server) findKeys(ctx context.Context, hashes []keyHash) ([]*kit.Princip
 	if err != nil {
 		return nil, err
 	}
-	owners := make([]*kit.Principal, len(hashes))
+	owners := make([]*principal, len(hashes))
 	for _, r := range rows {
-		owners[r.N-1] = &kit.Principal{Name: "key:" + r.Prefix, Tenant: r.TenantID, Scopes: r.Scopes, Queues: r.Queues}
+		owners[r.N-1] = &principal{Name: "key:" + r.Prefix, Tenant: r.TenantID, Scopes: r.Scopes, Queues: r.Queues}
 	}
 	return owners, nil
 }

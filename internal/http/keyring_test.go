@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ojs-pg/ojs-pg/internal/http/kit"
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
@@ -27,12 +26,12 @@ var goodKey = "ojs_" + strings.Repeat("0", 64)
 // keysOf is a keyring of one key, goodKey. ask sees every statement before it is answered.
 func keysOf(ask func([]keyHash)) *keyring {
 	good, tenant := sha256.Sum256([]byte(goodKey)), "acme"
-	return newKeyring(time.Minute, func(_ context.Context, hashes []keyHash) ([]*kit.Principal, error) {
+	return newKeyring(time.Minute, func(_ context.Context, hashes []keyHash) ([]*principal, error) {
 		ask(hashes)
-		owners := make([]*kit.Principal, len(hashes))
+		owners := make([]*principal, len(hashes))
 		for i, hash := range hashes {
 			if hash == good {
-				owners[i] = &kit.Principal{Name: "key:ojs_0", Tenant: &tenant, Scopes: []string{"produce"}}
+				owners[i] = &principal{Name: "key:ojs_0", Tenant: &tenant, Scopes: []string{"produce"}}
 			}
 		}
 		return owners, nil

@@ -5,8 +5,9 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/ojs-pg/ojs-pg/internal/http/kit"
+	"github.com/ojs-pg/ojs-pg/internal/jsonbody"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/problems"
 )
 
 // lack is a feature of the specification that this server does not have, and the paths by which clients ask for it.
@@ -39,9 +40,9 @@ var lacking = []lack{
 }
 
 func (l lack) refuse(c echo.Context) error {
-	kit.Drain(c.Request())
+	jsonbody.Drain(c.Request())
 	return &pg.Error{
-		Code: kit.CodeUnsupported, Status: l.status, Message: "this server does not have " + l.feature,
+		Code: problems.CodeUnsupported, Status: l.status, Message: "this server does not have " + l.feature,
 		Hint:    "GET /ojs/manifest says under capabilities what this server can do.",
 		Details: map[string]any{"feature": l.feature},
 	}

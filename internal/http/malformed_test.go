@@ -11,7 +11,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/ojs-pg/ojs-pg/internal/http/kit"
+	"github.com/ojs-pg/ojs-pg/internal/jsonbody"
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
@@ -587,20 +587,20 @@ func wantErrorShape(r *reply) {
 		r.t.Errorf("error.details is missing: %.500s", r.body)
 	}
 	wantHeaders(r)
-	if r.header.Get(kit.RequestIDHeader) != r.text("error.request_id") {
-		r.t.Errorf("request id %q in the header, %q in the body", r.header.Get(kit.RequestIDHeader), r.text("error.request_id"))
+	if r.header.Get(requestIDHeader) != r.text("error.request_id") {
+		r.t.Errorf("request id %q in the header, %q in the body", r.header.Get(requestIDHeader), r.text("error.request_id"))
 	}
 }
 
 func wantHeaders(r *reply) {
 	r.t.Helper()
-	if got := r.header.Get("Content-Type"); got != kit.ContentType {
+	if got := r.header.Get("Content-Type"); got != jsonbody.ContentType {
 		r.t.Errorf("Content-Type %q", got)
 	}
 	if got := r.header.Get("OJS-Version"); got != "1.0" {
 		r.t.Errorf("OJS-Version %q", got)
 	}
-	if r.header.Get(kit.RequestIDHeader) == "" {
+	if r.header.Get(requestIDHeader) == "" {
 		r.t.Error("no request id")
 	}
 }

@@ -12,8 +12,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-
-	"github.com/ojs-pg/ojs-pg/internal/admin"
 )
 
 // other stands for routes and methods that this server does not have: clients make up as many as they like.
@@ -45,7 +43,7 @@ func newMetrics(cfg *Config) *metrics {
 	all := prometheus.NewRegistry()
 	all.MustRegister(m.requests, m.inFlight, info, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		admin.NewQueueMetrics(cfg.DB, cfg.Logger, cmp.Or(cfg.MetricTenants, admin.MetricTenants)))
+		newQueueMetrics(cfg.DB, cfg.Logger, cmp.Or(cfg.MetricTenants, MetricTenants)))
 	all.MustRegister(slices.Concat(cfg.DB.Metrics(), cfg.Dispatcher.Metrics(), cfg.Metrics)...)
 	m.show = promhttp.HandlerFor(all, promhttp.HandlerOpts{
 		ErrorHandling: promhttp.ContinueOnError, EnableOpenMetrics: true,

@@ -14,7 +14,8 @@ import (
 	"github.com/getkin/kin-openapi/openapi3"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/ojs-pg/ojs-pg/internal/http/kit"
+	"github.com/ojs-pg/ojs-pg/internal/jsonbody"
+	"github.com/ojs-pg/ojs-pg/internal/names"
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
@@ -77,11 +78,11 @@ var anyText = map[string]string{"type": "string"}
 var pathParameter = regexp.MustCompile(`:([a-z]+)`)
 
 // operationOf is a route, and what its examples tell of it.
-func (s *stage) operationOf(r *kit.Route, shown []*example) *operation {
+func (s *stage) operationOf(r *route, shown []*example) *operation {
 	s.t.Helper()
 	op := &operation{Tags: []string{shown[0].section}, Summary: shown[0].about, Responses: map[string]*apiResponse{}}
 	op.Security = &[]map[string][]string{}
-	if r.Scope != kit.Open {
+	if r.Scope != scopeOpen {
 		op.Security = &[]map[string][]string{{"bearer": {string(r.Scope)}}, {"key": {string(r.Scope)}}}
 		op.Responses["default"] = &apiResponse{Ref: "#/components/responses/error"}
 	}
@@ -92,7 +93,7 @@ func (s *stage) operationOf(r *kit.Route, shown []*example) *operation {
 	for _, x := range shown {
 		queries = append(queries, x.queries...)
 		for _, h := range x.headers {
-			if name, _, _ := strings.Cut(h, ":"); name != kit.TenantHeader {
+			if name, _, _ := strings.Cut(h, ":"); name != names.TenantHeader {
 				headers = append(headers, name)
 			}
 		}
@@ -101,7 +102,7 @@ func (s *stage) operationOf(r *kit.Route, shown []*example) *operation {
 		}
 		status := strconv.Itoa(x.status)
 		if op.Responses[status] == nil {
-			mediaType := kit.ContentType
+			mediaType := jsonbody.ContentType
 			if r.Path == "/metrics" {
 				mediaType = "text/plain"
 			}
@@ -129,7 +130,7 @@ func (s *stage) operationOf(r *kit.Route, shown []*example) *operation {
 		op.Parameters = append(op.Parameters, parameter{Name: name, In: "header", Schema: anyText})
 	}
 	tenant := "acme"
-	if r.Allow(&kit.Principal{Tenant: &tenant, Scopes: []string{string(kit.Admin)}}) == nil {
+	if r.Allow(&principal{Tenant: &tenant, Scopes: []string{string(scopeAdmin)}}) == nil {
 		op.Parameters = append(op.Parameters, parameter{Ref: "#/components/parameters/tenant"})
 	}
 	return op
@@ -150,12 +151,12 @@ func (s *stage) components() map[string]map[string]any {
 			"key":    map[string]any{"type": "apiKey", "in": "header", "name": "X-API-Key", "description": "An API key."},
 		},
 		"parameters": {"tenant": map[string]any{
-			"name": kit.TenantHeader, "in": "header", "schema": anyText,
+			"name": names.TenantHeader, "in": "header", "schema": anyText,
 			"description": "Whose job it is, or the tenant that the request is for.",
 		}},
 		"responses": {"error": map[string]any{
 			"description": "What went wrong:\n\n" + strings.Join(problems, "\n") + "\n",
-			"content": map[string]any{kit.ContentType: map[string]any{
+			"content": map[string]any{jsonbody.ContentType: map[string]any{
 				"schema": map[string]string{"$ref": "#/components/schemas/error"},
 			}},
 		}},
@@ -178,7 +179,7 @@ func (s *stage) document(shown map[string][]*example) []byte {
 	doc := openAPI{
 		OpenAPI: "3.1.0",
 		Info: map[string]any{
-			"title": "ojs-pg", "version": kit.SpecVersion,
+			"title": "ojs-pg", "version": specVersion,
 			"license": map[string]string{"name": "Apache-2.0", "identifier": "Apache-2.0"},
 			"description": "Written by make golden from the server's routes and errors and the examples of http-examples.md, which show " +
 				"some of the fields. What a route does stands in http-api.md. Without --auth no credential is needed.",

@@ -8,21 +8,22 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojs-pg/ojs-pg/internal/dispatch"
-	"github.com/ojs-pg/ojs-pg/internal/http/kit"
+	"github.com/ojs-pg/ojs-pg/internal/jsonbody"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/problems"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
 // partially reads the atomicity of a batch (ojs-bulk-operations section 5.3). What was answered in parts cannot be answered once more.
-func partially(req *kit.Object, key *idempotency) bool {
+func partially(req *jsonbody.Object, key *idempotency) bool {
 	mode := req.Text("atomicity")
 	switch {
 	case mode == nil || *mode == "atomic":
 		return false
 	case *mode != "partial":
-		req.Fail(kit.Invalid("atomicity", `must be "atomic" or "partial"`))
+		req.Fail(problems.Invalid("atomicity", `must be "atomic" or "partial"`))
 	case key != nil:
-		req.Fail(kit.Refuse(kit.CodeUnsupported, "atomicity", "atomicity partial is not supported with an idempotency key"))
+		req.Fail(problems.Refuse(problems.CodeUnsupported, "atomicity", "atomicity partial is not supported with an idempotency key"))
 	}
 	return true
 }
@@ -37,8 +38,8 @@ func queuesOf(jobs []*dispatch.NewJob) []string {
 }
 
 // enqueueEach makes those jobs of a batch that can be made: 201 if all were, 207 if some were. If none was, the answer is the first error.
-func (s *Server) enqueueEach(c echo.Context, sent []*kit.Object, jobs []*dispatch.NewJob) error {
-	header, headerName := kit.Scope(c), kit.ScopeHeader(c)
+func (s *Server) enqueueEach(c echo.Context, sent []*jsonbody.Object, jobs []*dispatch.NewJob) error {
+	header, headerName := requestTenant(c), scopeHeader(c)
 	outcomes, err := s.dispatch.EnqueueEach(c.Request().Context(), jobs, header)
 	if err != nil {
 		return s.db.Err(err)
@@ -51,24 +52,24 @@ func (s *Server) enqueueEach(c echo.Context, sent []*kit.Object, jobs []*dispatc
 			results[i] = map[string]any{"index": i, "status": "created", "id": outcome.Job.ID}
 			continue
 		}
-		problem := s.kit.Problems.Classify(outcome.Err)
-		kit.ConcealDepth(c, problem)
+		problem := s.problems.classify(outcome.Err)
+		concealDepth(c, problem)
 		relocate(problem, nil, sent, headerName, true)
 		status, problems = http.StatusMultiStatus, append(problems, problem)
-		results[i] = map[string]any{"index": i, "status": "failed", "error": kit.ProblemBody(problem, kit.RequestID(c))}
+		results[i] = map[string]any{"index": i, "status": "failed", "error": problemBody(problem, requestID(c))}
 	}
 	if len(made) == 0 {
 		return problems[0]
 	}
 	for _, problem := range problems {
-		s.kit.Problems.Count(problem)
+		s.problems.refused.count(problem)
 	}
-	s.kit.Pressure(c, queuesOf(jobs)...)
+	s.pressure(c, queuesOf(jobs)...)
 	list, err := json.Marshal(results)
 	if err != nil {
 		return err
 	}
-	w := kit.Writer{}
+	w := jsonbody.Writer{}
 	w.Open()
 	w.Key("results")
 	w.B = append(w.B, list...)
@@ -78,5 +79,5 @@ func (s *Server) enqueueEach(c echo.Context, sent []*kit.Object, jobs []*dispatc
 	w.Integer("enqueued", int64(len(made)))
 	w.Integer("failed", int64(len(jobs)-len(made)))
 	w.Close()
-	return kit.Blob(c, status, w.B)
+	return writeBlob(c, status, w.B)
 }

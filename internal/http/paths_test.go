@@ -10,8 +10,6 @@ import (
 	"testing"
 
 	"github.com/labstack/echo/v4"
-
-	"github.com/ojs-pg/ojs-pg/internal/http/kit"
 )
 
 // paths are the server's own, with their methods.
@@ -26,10 +24,10 @@ func (a *api) paths() map[string][]string {
 }
 
 // route is one of them.
-func (a *api) route(method, path string) *kit.Route {
+func (a *api) route(method, path string) *route {
 	c := a.srv.handler.(*echo.Echo).NewContext(&http.Request{Method: method}, nil)
 	c.SetPath(path)
-	return a.srv.kit.RouteOf(c)
+	return a.srv.routeOf(c)
 }
 
 func TestNamesInPathsMayBeEscaped(t *testing.T) {

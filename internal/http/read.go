@@ -3,14 +3,14 @@ package httpapi
 import (
 	"github.com/labstack/echo/v4"
 
-	"github.com/ojs-pg/ojs-pg/internal/http/kit"
+	"github.com/ojs-pg/ojs-pg/internal/jsonbody"
 )
 
 // body reads the request's JSON object. What announces to be larger than limit is discarded, and needs no room.
-func (s *Server) body(c echo.Context, limit int64, optional bool) (*kit.Object, error) {
+func (s *Server) body(c echo.Context, limit int64, optional bool) (*jsonbody.Object, error) {
 	r := c.Request()
 	if b, large := r.Body.(*roomyBody); large && r.ContentLength <= limit {
 		b.limit = limit
 	}
-	return kit.ReadBody(c, limit, s.limits.Depth, optional)
+	return jsonbody.ReadBody(c.Response(), r, limit, s.limits.Depth, optional)
 }

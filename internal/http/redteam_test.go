@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ojs-pg/ojs-pg/internal/http/kit"
+	"github.com/ojs-pg/ojs-pg/internal/jsonbody"
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
@@ -144,7 +144,7 @@ func (b *battlefield) attacks() []attack {
 		methods := paths[path]
 		slices.Sort(methods)
 		for _, method := range methods {
-			if b.route(method, path).Scope != kit.Open {
+			if b.route(method, path).Scope != scopeOpen {
 				all = append(all, onRoute(method, path)...)
 			}
 		}
@@ -152,7 +152,8 @@ func (b *battlefield) attacks() []attack {
 	all = append(all, cunning()...)
 	// And once more what can be read, of what the intruder has changed by all this.
 	for _, path := range slices.Sorted(maps.Keys(paths)) {
-		if slices.Contains(paths[path], http.MethodGet) && b.route(http.MethodGet, path).Scope == kit.Read && !strings.Contains(path, ":") {
+		if slices.Contains(paths[path], http.MethodGet) && b.route(http.MethodGet, path).Scope == scopeRead &&
+			!strings.Contains(path, ":") {
 			all = append(all, attack{method: http.MethodGet, path: path}, attack{method: http.MethodGet, path: path + "?limit=1"})
 		}
 	}
@@ -195,7 +196,7 @@ func onRoute(method, path string) (all []attack) {
 	for i, target := range targets(path) {
 		call := strings.NewReplacer(":id", target, ":name", target).Replace(path)
 		id := target
-		if !kit.IsUUID(target) {
+		if !jsonbody.IsUUID(target) {
 			id = loot["active"]
 		}
 		mine := strings.NewReplacer(someID, id, `"default"`, `"queue-c4n4ry"`, `"made"`, `"queue-c4n4ry"`, `:"w"`, `:"worker-c4n4ry"`)

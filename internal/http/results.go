@@ -9,20 +9,21 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/ojs-pg/ojs-pg/internal/http/kit"
+	"github.com/ojs-pg/ojs-pg/internal/jsonbody"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/problems"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
 // Results of jobs (ojs-results).
 
-func (s *Server) resultRoutes() []kit.Route {
-	return kit.Scoped([]kit.Route{
+func (s *Server) resultRoutes() []route {
+	return scoped([]route{
 		{
-			Method: http.MethodGet, Path: v1 + "/jobs/:id/result", Scope: kit.Read, Queues: kit.QueueOfJob,
+			Method: http.MethodGet, Path: v1 + "/jobs/:id/result", Scope: scopeRead, Queues: queueOfJob,
 			Query: "wait timeout", Handler: s.getResult,
 		},
-		{Method: http.MethodPost, Path: v1 + "/jobs/results", Scope: kit.Read, Queues: kit.QueuesInBody, Handler: s.listResults},
+		{Method: http.MethodPost, Path: v1 + "/jobs/results", Scope: scopeRead, Queues: queuesInBody, Handler: s.listResults},
 	})
 }
 
@@ -34,16 +35,16 @@ type outcome sqlcgen.JobResultsRow
 func (o *outcome) ended() bool { return o.ResultStoredAt != nil }
 
 // attrs says of a result when it was stored, how large it is and until when it stays; without that: for ever.
-func (o *outcome) attrs() []kit.Attr {
+func (o *outcome) attrs() []jsonbody.Attr {
 	if o.Result == nil {
 		return nil
 	}
-	list := []kit.Attr{
-		{Name: "result_stored_at", Raw: kit.AppendTime(nil, *o.ResultStoredAt)},
+	list := []jsonbody.Attr{
+		{Name: "result_stored_at", Raw: jsonbody.AppendTime(nil, *o.ResultStoredAt)},
 		{Name: "result_size_bytes", Raw: strconv.AppendInt(nil, int64(o.ResultSizeBytes), 10)},
 	}
 	if o.ResultExpiresAt.Unix() > 0 {
-		list = append(list, kit.Attr{Name: "result_expires_at", Raw: kit.AppendTime(nil, o.ResultExpiresAt)})
+		list = append(list, jsonbody.Attr{Name: "result_expires_at", Raw: jsonbody.AppendTime(nil, o.ResultExpiresAt)})
 	}
 	return list
 }
@@ -54,7 +55,7 @@ func (s *Server) result(ctx context.Context, id string, scope *string) (*outcome
 		return nil, err
 	}
 	if len(rows) == 0 {
-		return nil, kit.NoSuch("job", id)
+		return nil, problems.NoSuch("job", id)
 	}
 	return (*outcome)(&rows[0]), nil
 }
@@ -68,10 +69,10 @@ func (s *Server) getResult(c echo.Context) error {
 	var wait bool
 	if v := c.QueryParam("wait"); v != "" {
 		if wait, err = strconv.ParseBool(v); err != nil {
-			return kit.Invalid("wait", "must be true or false")
+			return problems.Invalid("wait", "must be true or false")
 		}
 	}
-	seconds, err := kit.QueryInteger(c, "timeout", 30, 0, 3600)
+	seconds, err := queryInteger(c, "timeout", 30, 0, 3600)
 	if err != nil {
 		return err
 	}
@@ -84,14 +85,14 @@ func (s *Server) getResult(c echo.Context) error {
 		left := time.Until(over)
 		switch {
 		case found.Pruned:
-			return kit.Refuse(
-				kit.CodeResultPruned, "id", "the result of job %s expired at %s", id, kit.AppendTime(nil, found.ResultExpiresAt),
+			return problems.Refuse(
+				problems.CodeResultPruned, "id", "the result of job %s expired at %s", id, jsonbody.AppendTime(nil, found.ResultExpiresAt),
 			)
 		case found.ended() || !wait:
 			return writeResult(c, id, found)
 		case left <= 0:
 			return &pg.Error{
-				Code: kit.CodeTimeout, Message: "job " + id + " is still " + found.State,
+				Code: problems.CodeTimeout, Message: "job " + id + " is still " + found.State,
 				Details: map[string]any{"job_id": id, "current_state": found.State},
 			}
 		}
@@ -123,15 +124,15 @@ func (s *Server) lookAtResult(c echo.Context, id string, scope *string) (*outcom
 }
 
 func writeResult(c echo.Context, id string, found *outcome) error {
-	w := kit.Writer{}
+	w := jsonbody.Writer{}
 	w.Open()
 	w.Text("job_id", id)
 	found.write(&w)
 	w.Close()
 	if !found.ended() {
-		kit.RetryLater(c)
+		retryLater(c)
 	}
-	return kit.Blob(c, http.StatusOK, w.B)
+	return writeBlob(c, http.StatusOK, w.B)
 }
 
 // jobsOver is one poll for all requests that wait.
@@ -159,12 +160,12 @@ type resultsRequest struct {
 }
 
 // Check wants a list, and not too long a one.
-func (r *resultsRequest) Check(o *kit.Object) {
+func (r *resultsRequest) Check(o *jsonbody.Object) {
 	if !o.Has("ids") {
 		o.Missing("ids")
 	}
 	if len(r.IDs) > maxResults {
-		o.Fail(kit.Invalid("ids", "must name at most %d jobs", maxResults))
+		o.Fail(problems.Invalid("ids", "must name at most %d jobs", maxResults))
 	}
 }
 
@@ -174,10 +175,12 @@ func (s *Server) listResults(c echo.Context) error {
 	if err := c.Bind(&req); err != nil {
 		return err
 	}
-	if err := s.kit.ForJobs(c, "ids", req.IDs...); err != nil {
+	if err := s.forJobs(c, "ids", req.IDs...); err != nil {
 		return err
 	}
-	rows, err := s.q.JobResults(s.kit.Context(c), sqlcgen.JobResultsParams{Ids: req.IDs, Tenant: kit.Scope(c), MaxBytes: s.limits.List})
+	rows, err := s.q.JobResults(s.queryContext(c), sqlcgen.JobResultsParams{
+		Ids: req.IDs, Tenant: requestTenant(c), MaxBytes: s.limits.List,
+	})
 	if err != nil {
 		return err
 	}
@@ -194,7 +197,7 @@ func (s *Server) listResults(c echo.Context) error {
 	for i := range rows {
 		found[rows[i].ID] = (*outcome)(&rows[i])
 	}
-	w := kit.Writer{}
+	w := jsonbody.Writer{}
 	w.Open()
 	w.Key("results")
 	w.Comma = false
@@ -217,10 +220,10 @@ func (s *Server) listResults(c echo.Context) error {
 	}
 	w.Close()
 	w.Close()
-	return kit.Blob(c, http.StatusOK, w.B)
+	return writeBlob(c, http.StatusOK, w.B)
 }
 
-func (o *outcome) write(w *kit.Writer) {
+func (o *outcome) write(w *jsonbody.Writer) {
 	w.Text("state", o.State)
 	w.Key("result")
 	if o.Result == nil {

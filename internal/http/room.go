@@ -8,15 +8,15 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/ojs-pg/ojs-pg/internal/http/kit"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/problems"
 )
 
 // What has at most small bytes is not counted by any room.
 const small = 64 << 10
 
 func noRoom(what string) *pg.Error {
-	return &pg.Error{Code: kit.CodeAway, Message: "the server has no room for " + what + " at the moment", Hint: "Try again."}
+	return &pg.Error{Code: problems.CodeAway, Message: "the server has no room for " + what + " at the moment", Hint: "Try again."}
 }
 
 // The bytes of large request bodies that are in memory at once are bounded, however many clients there are.
@@ -101,4 +101,14 @@ func (s *Server) carry(c echo.Context, size int) (give func(), err error) {
 		return nil, noRoom("an answer of this size")
 	}
 	return func() { room.Leave(who, bytes) }, nil
+}
+
+func half(units int64) int64 { return max(1, units/2) }
+
+// caller is in whose name a request is counted.
+func (s *Server) caller(c echo.Context) string {
+	if tenant := s.namedTenant(c); tenant != "" {
+		return tenant
+	}
+	return pg.NoTenant + actorOf(c)
 }

@@ -11,9 +11,8 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/ojs-pg/ojs-pg/internal/jsonbody"
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
-
-	"github.com/ojs-pg/ojs-pg/internal/http/kit"
 )
 
 // Every answer carries them, whatever it answers.
@@ -63,7 +62,7 @@ func TestHeaders(t *testing.T) {
 		t.Fatal(err)
 	}
 	head.Body.Close()
-	if head.StatusCode != 200 || head.Header.Get("Content-Type") != kit.ContentType {
+	if head.StatusCode != 200 || head.Header.Get("Content-Type") != jsonbody.ContentType {
 		t.Errorf("HEAD answered %v", head)
 	}
 }
@@ -81,7 +80,7 @@ func TestRequestIDs(t *testing.T) {
 		if echoed != (got == id) {
 			t.Errorf("request id %q was answered with %q", id, got)
 		}
-		if !echoed && (!strings.HasPrefix(got, "req_") || !kit.IsUUID(got[4:]) || got[18] != '7') {
+		if !echoed && (!strings.HasPrefix(got, "req_") || !jsonbody.IsUUID(got[4:]) || got[18] != '7') {
 			t.Errorf("made the request id %q", got)
 		}
 		wantErrorShape(r)
@@ -159,7 +158,7 @@ func TestHalfAnAnswerIsCutOff(t *testing.T) {
 	a := start(t)
 	half := func(c echo.Context) {
 		c.Response().WriteHeader(http.StatusOK)
-		if err := errors.Join(kit.Send(c, []byte(`{"jobs":[{}`)), kit.Flush(c)); err != nil {
+		if err := errors.Join(writePart(c, []byte(`{"jobs":[{}`)), flush(c)); err != nil {
 			t.Error(err)
 		}
 	}

@@ -12,17 +12,18 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojs-pg/ojs-pg/internal/dispatch"
-	"github.com/ojs-pg/ojs-pg/internal/http/kit"
+	"github.com/ojs-pg/ojs-pg/internal/jsonbody"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/problems"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
-func (s *Server) settleRoutes() []kit.Route {
-	return kit.Scoped([]kit.Route{
-		{Method: http.MethodPost, Path: v1 + "/jobs/:id/ack", Scope: kit.Work, Queues: kit.QueueOfJob, Handler: s.ack},
-		{Method: http.MethodPost, Path: v1 + "/jobs/:id/nack", Scope: kit.Work, Queues: kit.QueueOfJob, Handler: s.nack},
-		{Method: http.MethodPost, Path: v1 + "/workers/ack", Scope: kit.Work, Queues: kit.QueuesInBody, Handler: s.ack},
-		{Method: http.MethodPost, Path: v1 + "/workers/nack", Scope: kit.Work, Queues: kit.QueuesInBody, Handler: s.nack},
+func (s *Server) settleRoutes() []route {
+	return scoped([]route{
+		{Method: http.MethodPost, Path: v1 + "/jobs/:id/ack", Scope: scopeWork, Queues: queueOfJob, Handler: s.ack},
+		{Method: http.MethodPost, Path: v1 + "/jobs/:id/nack", Scope: scopeWork, Queues: queueOfJob, Handler: s.nack},
+		{Method: http.MethodPost, Path: v1 + "/workers/ack", Scope: scopeWork, Queues: queuesInBody, Handler: s.ack},
+		{Method: http.MethodPost, Path: v1 + "/workers/nack", Scope: scopeWork, Queues: queuesInBody, Handler: s.nack},
 	})
 }
 
@@ -35,8 +36,8 @@ func (s *Server) nack(c echo.Context) error { return s.settle(c, verb{readNack, 
 
 // verb is how an attempt ends: what is read of a request for one job, and what is answered, with the whole job or without.
 type verb struct {
-	read  func(*kit.Object, *dispatch.Settlement)
-	shape func(out wire, w *kit.Writer, job *sqlcgen.OjsJob, whole bool)
+	read  func(*jsonbody.Object, *dispatch.Settlement)
+	shape func(out wire, w *jsonbody.Writer, job *sqlcgen.OjsJob, whole bool)
 }
 
 // attempt is what every ACK and NACK of a job says.
@@ -52,7 +53,7 @@ type ackRequest struct {
 	Result json.RawMessage `json:"result" check:"verbatim"`
 }
 
-func readAck(o *kit.Object, to *dispatch.Settlement) {
+func readAck(o *jsonbody.Object, to *dispatch.Settlement) {
 	var req ackRequest
 	o.Into(&req)
 	to.Lease, to.WorkerID, to.Result = req.Lease, req.WorkerID, req.Result
@@ -69,7 +70,7 @@ type nackRequest struct {
 }
 
 // Check reads the error, too.
-func (r *nackRequest) Check(o *kit.Object) {
+func (r *nackRequest) Check(o *jsonbody.Object) {
 	if child := o.Child("error"); child != nil {
 		child.Into(&r.failure)
 	}
@@ -86,7 +87,7 @@ type failure struct {
 	Backtrace json.RawMessage `json:"backtrace"`
 }
 
-func readNack(o *kit.Object, to *dispatch.Settlement) {
+func readNack(o *jsonbody.Object, to *dispatch.Settlement) {
 	var req nackRequest
 	o.Into(&req)
 	to.Lease, to.WorkerID, to.Requeue, to.Error = req.Lease, req.WorkerID, req.Requeue, req.Error
@@ -97,14 +98,14 @@ func readNack(o *kit.Object, to *dispatch.Settlement) {
 }
 
 // takeID settles which job is meant: the path's, which stands in to already, or job_id of the body.
-func takeID(o *kit.Object, to *dispatch.Settlement, id *string) {
+func takeID(o *jsonbody.Object, to *dispatch.Settlement, id *string) {
 	switch {
 	case to.ID == "" && id == nil:
 		o.Missing("job_id")
 	case to.ID == "":
 		to.ID = *id
 	case id != nil && *id != to.ID:
-		o.Fail(kit.Invalid(o.At("job_id"), "disagrees with the path"))
+		o.Fail(problems.Invalid(o.At("job_id"), "disagrees with the path"))
 	}
 }
 
@@ -124,24 +125,24 @@ func (s *Server) settle(c echo.Context, v verb) error {
 	if pathID == "" && req.Raw("jobs") != nil {
 		return s.settleMany(c, req, v)
 	}
-	one := []dispatch.Settlement{{ID: pathID, Tenant: kit.Scope(c)}}
+	one := []dispatch.Settlement{{ID: pathID, Tenant: requestTenant(c)}}
 	v.read(req, &one[0])
 	whole := representation(c)
 	if err := req.Err(); err != nil {
 		return err
 	}
 	if pathID == "" {
-		if err := s.kit.ForJobs(c, "job_id", one[0].ID); err != nil {
+		if err := s.forJobs(c, "job_id", one[0].ID); err != nil {
 			return err
 		}
 	}
-	done := s.dispatch.Settle(s.kit.Context(c), one, whole)
+	done := s.dispatch.Settle(s.queryContext(c), one, whole)
 	if done[0].Err != nil {
 		return done[0].Err
 	}
-	w := kit.Writer{}
+	w := jsonbody.Writer{}
 	v.shape(s.wire(), &w, &done[0].Job, whole)
-	return kit.Blob(c, http.StatusOK, w.B)
+	return writeBlob(c, http.StatusOK, w.B)
 }
 
 // batch is an ACK or NACK of many jobs, and what became of each of them.
@@ -153,7 +154,7 @@ type batch struct {
 
 // settleMany answers without the whole jobs, whatever the client prefers: a thousand may have gigabytes, and once they are settled it is
 // too late to refuse.
-func (s *Server) settleMany(c echo.Context, req *kit.Object, v verb) error {
+func (s *Server) settleMany(c echo.Context, req *jsonbody.Object, v verb) error {
 	b, err := readBatch(c, req, v)
 	if err != nil {
 		return err
@@ -162,7 +163,7 @@ func (s *Server) settleMany(c echo.Context, req *kit.Object, v verb) error {
 		return err
 	}
 	s.logUnsettled(c, b)
-	out, w, done := s.wire(), kit.Writer{}, 0
+	out, w, done := s.wire(), jsonbody.Writer{}, 0
 	w.Open()
 	w.Key("results")
 	w.B = append(w.B, '[')
@@ -182,15 +183,15 @@ func (s *Server) settleMany(c echo.Context, req *kit.Object, v verb) error {
 	w.Integer("succeeded", int64(done))
 	w.Integer("failed", int64(len(b.settled)-done))
 	w.Close()
-	return kit.Blob(c, http.StatusOK, w.B)
+	return writeBlob(c, http.StatusOK, w.B)
 }
 
 // readBatch reads the jobs of a request. One that cannot be read has its fault in settled: it must not cost the others their leases.
-func readBatch(c echo.Context, req *kit.Object, v verb) (*batch, error) {
-	kit.Near(req, nil, "jobs", "worker_id")
+func readBatch(c echo.Context, req *jsonbody.Object, v verb) (*batch, error) {
+	jsonbody.Near(req, nil, "jobs", "worker_id")
 	items := req.Items("jobs")
 	if items != nil && (len(items) < 1 || len(items) > maxAckJobs) {
-		req.Fail(kit.Invalid("jobs", "must hold between 1 and %d jobs", maxAckJobs))
+		req.Fail(problems.Invalid("jobs", "must hold between 1 and %d jobs", maxAckJobs))
 	}
 	b := &batch{
 		asked: make([]dispatch.Settlement, len(items)), settled: make([]dispatch.Settled, len(items)), worker: req.Name("worker_id"),
@@ -199,8 +200,8 @@ func readBatch(c echo.Context, req *kit.Object, v verb) (*batch, error) {
 		return nil, err
 	}
 	for i := range items {
-		b.asked[i].Tenant = kit.Scope(c)
-		item := kit.ObjectOf(&items[i], "jobs["+strconv.Itoa(i)+"]", &b.settled[i].Err)
+		b.asked[i].Tenant = requestTenant(c)
+		item := jsonbody.ObjectOf(&items[i], "jobs["+strconv.Itoa(i)+"]", &b.settled[i].Err)
 		if item.Err() == nil {
 			v.read(item, &b.asked[i])
 		}
@@ -228,9 +229,9 @@ func (s *Server) settleBatch(c echo.Context, b *batch) error {
 		return nil
 	}
 	away := 0
-	for n, done := range s.dispatch.Settle(s.kit.Context(c), asked, false) {
+	for n, done := range s.dispatch.Settle(s.queryContext(c), asked, false) {
 		b.settled[good[n]] = done
-		if done.Err != nil && s.kit.Problems.Classify(done.Err).Status == http.StatusServiceUnavailable {
+		if done.Err != nil && s.problems.classify(done.Err).Status == http.StatusServiceUnavailable {
 			away++
 		}
 	}
@@ -238,7 +239,7 @@ func (s *Server) settleBatch(c echo.Context, b *batch) error {
 	case away == len(good):
 		return b.settled[good[0]].Err
 	case away > 0:
-		kit.RetryLater(c)
+		retryLater(c)
 	}
 	return nil
 }
@@ -249,29 +250,29 @@ func (s *Server) bound(c echo.Context, b *batch) error {
 	for i := range b.asked {
 		ids[i] = b.asked[i].ID
 	}
-	elsewhere, err := s.kit.Elsewhere(c, ids)
+	elsewhere, err := s.elsewhere(c, ids)
 	if err != nil {
 		return err
 	}
 	for i, id := range ids {
 		if b.settled[i].Err == nil && slices.Contains(elsewhere, id) {
-			b.settled[i].Err = kit.NotItsJob("jobs["+strconv.Itoa(i)+"].job_id", id)
+			b.settled[i].Err = notItsJob("jobs["+strconv.Itoa(i)+"].job_id", id)
 		}
 	}
 	return nil
 }
 
 // appendUnsettled writes why the job at index was not settled.
-func (s *Server) appendUnsettled(c echo.Context, w *kit.Writer, b *batch, index int) error {
-	problem := s.kit.Problems.Classify(b.settled[index].Err)
+func (s *Server) appendUnsettled(c echo.Context, w *jsonbody.Writer, b *batch, index int) error {
+	problem := s.problems.classify(b.settled[index].Err)
 	problem.Details = maps.Clone(problem.Details) // several may share it
 	if problem.Details == nil {
 		problem.Details = map[string]any{}
 	}
 	problem.Details["index"] = index
-	s.kit.Problems.NameHeader(problem, c.Request().Header)
+	s.problems.nameHeader(problem, c.Request().Header)
 	relocateSettled(problem, "jobs["+strconv.Itoa(index)+"].", b.asked[index].WorkerID == b.worker)
-	body, err := json.Marshal(kit.ProblemBody(problem, kit.RequestID(c)))
+	body, err := json.Marshal(problemBody(problem, requestID(c)))
 	if err != nil {
 		return fmt.Errorf("encode an error: %w", err)
 	}
@@ -296,7 +297,7 @@ func relocateSettled(err *pg.Error, path string, shared bool) {
 		}
 		fallthrough
 	case "lease", "result", "error":
-		kit.Locate(err, path+field)
+		locateField(err, path+field)
 	}
 }
 
@@ -307,7 +308,7 @@ func (s *Server) logUnsettled(c echo.Context, b *batch) {
 		if b.settled[i].Err == nil {
 			continue
 		}
-		problem := s.kit.Problems.Classify(b.settled[i].Err)
+		problem := s.problems.classify(b.settled[i].Err)
 		if problem.Status < http.StatusInternalServerError {
 			continue
 		}
@@ -317,12 +318,12 @@ func (s *Server) logUnsettled(c echo.Context, b *batch) {
 		}
 	}
 	for which, i := range first {
-		s.log.Error("jobs could not be settled", "request_id", kit.RequestID(c),
+		s.log.Error("jobs could not be settled", "request_id", requestID(c),
 			"jobs", jobs[which], "job", b.asked[i].ID, "error", b.settled[i].Err)
 	}
 }
 
-func (out wire) appendAcked(w *kit.Writer, job *sqlcgen.OjsJob, whole bool) {
+func (out wire) appendAcked(w *jsonbody.Writer, job *sqlcgen.OjsJob, whole bool) {
 	w.Open()
 	w.Flag("acknowledged", true)
 	w.Text("id", job.ID)
@@ -336,7 +337,7 @@ func (out wire) appendAcked(w *kit.Writer, job *sqlcgen.OjsJob, whole bool) {
 	w.Close()
 }
 
-func (out wire) appendNacked(w *kit.Writer, job *sqlcgen.OjsJob, whole bool) {
+func (out wire) appendNacked(w *jsonbody.Writer, job *sqlcgen.OjsJob, whole bool) {
 	w.Open()
 	w.Text("id", job.ID)
 	w.Text("job_id", job.ID)

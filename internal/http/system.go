@@ -5,23 +5,21 @@ import (
 	"time"
 
 	"github.com/labstack/echo/v4"
-
-	"github.com/ojs-pg/ojs-pg/internal/http/kit"
 )
 
-func (s *Server) systemRoutes() []kit.Route {
-	routes := []kit.Route{
-		{Method: http.MethodGet, Path: "/ojs/manifest", Scope: kit.Open, Handler: s.manifest},
-		{Method: http.MethodGet, Path: v1 + "/health", Scope: kit.Open, Handler: s.health},
+func (s *Server) systemRoutes() []route {
+	routes := []route{
+		{Method: http.MethodGet, Path: "/ojs/manifest", Scope: scopeOpen, Handler: s.manifest},
+		{Method: http.MethodGet, Path: v1 + "/health", Scope: scopeOpen, Handler: s.health},
 		// The command-line tool asks here.
-		{Method: http.MethodGet, Path: v1 + "/admin/observability/health", Scope: kit.Open, Handler: s.health},
-		{Method: http.MethodGet, Path: "/health", Scope: kit.Open, Handler: s.live},
-		{Method: http.MethodGet, Path: v1 + "/ready", Scope: kit.Open, Handler: s.ready},
-		{Method: http.MethodGet, Path: "/ready", Scope: kit.Open, Handler: s.ready},
-		{Method: http.MethodGet, Path: "/metrics", Scope: kit.Admin, Handler: s.metricsText},
+		{Method: http.MethodGet, Path: v1 + "/admin/observability/health", Scope: scopeOpen, Handler: s.health},
+		{Method: http.MethodGet, Path: "/health", Scope: scopeOpen, Handler: s.live},
+		{Method: http.MethodGet, Path: v1 + "/ready", Scope: scopeOpen, Handler: s.ready},
+		{Method: http.MethodGet, Path: "/ready", Scope: scopeOpen, Handler: s.ready},
+		{Method: http.MethodGet, Path: "/metrics", Scope: scopeAdmin, Handler: s.metricsText},
 	}
 	if s.reset != nil {
-		routes = append(routes, kit.Route{Method: http.MethodPost, Path: v1 + "/admin/reset", Scope: kit.Admin, Handler: s.resetAll})
+		routes = append(routes, route{Method: http.MethodPost, Path: v1 + "/admin/reset", Scope: scopeAdmin, Handler: s.resetAll})
 	}
 	return routes
 }
@@ -53,7 +51,7 @@ func (s *Server) live(c echo.Context) error {
 }
 
 func (s *Server) healthOf(status string, backend *backendJSON) healthJSON {
-	return healthJSON{Status: status, Version: kit.SpecVersion, UptimeSeconds: int64(time.Since(s.started).Seconds()), Backend: backend}
+	return healthJSON{Status: status, Version: specVersion, UptimeSeconds: int64(time.Since(s.started).Seconds()), Backend: backend}
 }
 
 // health tells how the server and its database are.
@@ -105,8 +103,8 @@ type implementationJSON struct {
 // manifest declares what works, and nothing that is only planned.
 func (s *Server) manifest(c echo.Context) error {
 	return c.JSON(http.StatusOK, manifestJSON{
-		Specversion:      kit.SpecVersion,
-		OJSVersion:       kit.SpecVersion,
+		Specversion:      specVersion,
+		OJSVersion:       specVersion,
 		Implementation:   implementationJSON{"ojs-pg", s.version, "go", "https://github.com/ojs-pg/ojs-pg"},
 		ConformanceLevel: 2,
 		Protocols:        []string{"http"},
@@ -130,7 +128,7 @@ func (s *Server) manifest(c echo.Context) error {
 }
 
 func (s *Server) resetAll(c echo.Context) error {
-	if err := s.reset(s.kit.Context(c)); err != nil {
+	if err := s.reset(s.queryContext(c)); err != nil {
 		return err
 	}
 	return c.JSON(http.StatusOK, map[string]bool{"reset": true})

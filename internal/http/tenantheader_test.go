@@ -3,7 +3,6 @@ package httpapi
 import (
 	"testing"
 
-	"github.com/ojs-pg/ojs-pg/internal/http/kit"
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
@@ -42,7 +41,7 @@ func TestMT52NameOfTheTenantHeader(t *testing.T) {
 			{[]string{"X-OJS-Tenant: acme"}, 400, "X-OJS-Tenant"},
 		},
 	} {
-		headers, err := kit.ReadTenantHeaders(list)
+		headers, err := ReadTenantHeaders(list)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -16,7 +16,6 @@ import (
 	"github.com/go-jose/go-jose/v4"
 	"github.com/labstack/echo/v4"
 
-	"github.com/ojs-pg/ojs-pg/internal/http/kit"
 	"github.com/ojs-pg/ojs-pg/internal/jwt"
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
@@ -135,7 +134,7 @@ func TestNoRouteTakesAForgedToken(t *testing.T) {
 		for _, method := range methods {
 			call := strings.NewReplacer(":id", someID, ":name", "some").Replace(path)
 			r := a.do(method, call, "", forged)
-			open := a.route(method, path).Scope == kit.Open
+			open := a.route(method, path).Scope == scopeOpen
 			if open != (r.status == 200) || !open && (r.status != 401 || strings.Contains(r.body, "alg")) {
 				t.Errorf("%s %s: %d %s", method, path, r.status, r.body)
 			}
@@ -199,8 +198,8 @@ func TestTheLogNamesTheCaller(t *testing.T) {
 
 // What knowing the caller costs a request, beside one that asks nobody.
 func BenchmarkAuthenticate(b *testing.B) {
-	e, k := echo.New(), &kit.Kit{}
-	k.Mount(e, kit.Scoped([]kit.Route{{Method: http.MethodPost, Path: v1 + "/jobs", Scope: kit.Produce}}))
+	e, mounted := echo.New(), &Server{}
+	mounted.mount(e, scoped([]route{{Method: http.MethodPost, Path: v1 + "/jobs", Scope: scopeProduce}}))
 	for name, c := range map[string]struct {
 		s      *Server
 		header string
@@ -210,7 +209,7 @@ func BenchmarkAuthenticate(b *testing.B) {
 		"jwt":     {&Server{tokens: tokens(b)}, token(b, "acme", "produce", nil)},
 	} {
 		b.Run(name, func(b *testing.B) {
-			c.s.kit = k
+			c.s.mounted = mounted.mounted
 			handler := c.s.authenticate(func(echo.Context) error { return nil })
 			field, value, _ := strings.Cut(c.header, ": ")
 			r := httptest.NewRequest(http.MethodPost, v1+"/jobs", nil)

@@ -4,8 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ojs-pg/ojs-pg/internal/dispatch"
-	"github.com/ojs-pg/ojs-pg/internal/http/kit"
+	"github.com/ojs-pg/ojs-pg/internal/jsonbody"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
@@ -21,8 +20,8 @@ type wire struct {
 func (s *Server) wire() wire { return wire{s.defaultTenant.name()} }
 
 // appendJob writes a job envelope. Every response shows the same job; FETCH alone adds the lease.
-func (out wire) appendJob(b []byte, j *sqlcgen.OjsJob, more ...kit.Attr) []byte {
-	w := kit.Writer{B: b}
+func (out wire) appendJob(b []byte, j *sqlcgen.OjsJob, more ...jsonbody.Attr) []byte {
+	w := jsonbody.Writer{B: b}
 	w.Open()
 	w.Text("specversion", "1.0")
 	w.Text("id", j.ID)
@@ -58,7 +57,7 @@ func (out wire) appendJob(b []byte, j *sqlcgen.OjsJob, more ...kit.Attr) []byte 
 }
 
 // writeEnd writes when the job, or its latest attempt, ended.
-func writeEnd(w *kit.Writer, j *sqlcgen.OjsJob) {
+func writeEnd(w *jsonbody.Writer, j *sqlcgen.OjsJob) {
 	switch j.State {
 	case "completed":
 		w.Time("completed_at", j.FinishedAt)
@@ -76,7 +75,7 @@ func writeEnd(w *kit.Writer, j *sqlcgen.OjsJob) {
 }
 
 // writeOptions writes what the producer asked for and need not have.
-func writeOptions(w *kit.Writer, j *sqlcgen.OjsJob) {
+func writeOptions(w *jsonbody.Writer, j *sqlcgen.OjsJob) {
 	if j.TimeoutMs != nil {
 		w.Integer("timeout_ms", int64(*j.TimeoutMs))
 	}
@@ -91,7 +90,7 @@ func writeOptions(w *kit.Writer, j *sqlcgen.OjsJob) {
 	}
 	if j.Options != nil {
 		w.Raw("options", j.Options)
-		for _, m := range kit.Members(j.Options) {
+		for _, m := range jsonbody.Members(j.Options) {
 			if m.Key == "unique" {
 				w.Raw("unique", m.Raw)
 			}
@@ -100,7 +99,7 @@ func writeOptions(w *kit.Writer, j *sqlcgen.OjsJob) {
 }
 
 // writeFailures writes why attempts failed, the latest one twice, and how long the wait after it is.
-func writeFailures(w *kit.Writer, j *sqlcgen.OjsJob) {
+func writeFailures(w *jsonbody.Writer, j *sqlcgen.OjsJob) {
 	if failures := failuresOf(j); len(failures) > 0 {
 		last := failures[len(failures)-1]
 		if j.State != "completed" {
@@ -115,11 +114,11 @@ func writeFailures(w *kit.Writer, j *sqlcgen.OjsJob) {
 
 // writeExtra writes attributes that are none of ours. SQL producers may store any object there; what would repeat an attribute of one of
 // these sets is left out.
-func writeExtra(w *kit.Writer, extra []byte, sets ...map[string]bool) {
+func writeExtra(w *jsonbody.Writer, extra []byte, sets ...map[string]bool) {
 	if extra == nil {
 		return
 	}
-	for _, m := range kit.Members(extra) {
+	for _, m := range jsonbody.Members(extra) {
 		if !slices.ContainsFunc(sets, func(set map[string]bool) bool { return set[m.Key] }) {
 			w.Verbatim(m)
 		}
@@ -128,9 +127,9 @@ func writeExtra(w *kit.Writer, extra []byte, sets ...map[string]bool) {
 
 // appendMeta shows the tenant in meta, where OJS looks for it, unless nobody named one.
 func (out wire) appendMeta(b []byte, j *sqlcgen.OjsJob) []byte {
-	var fields []kit.Member
+	var fields []jsonbody.Member
 	if len(j.Meta) > 2 {
-		fields = kit.Members(j.Meta)
+		fields = jsonbody.Members(j.Meta)
 	}
 	for _, m := range fields {
 		if m.Key == "tenant_id" {
@@ -141,7 +140,7 @@ func (out wire) appendMeta(b []byte, j *sqlcgen.OjsJob) []byte {
 		return append(b, j.Meta...)
 	}
 	b = append(b, `{"tenant_id":`...)
-	b = dispatch.AppendString(b, j.TenantID)
+	b = jsonbody.AppendString(b, j.TenantID)
 	for _, m := range fields {
 		b = append(b, ',')
 		b = append(b, m.RawKey...)
@@ -152,23 +151,23 @@ func (out wire) appendMeta(b []byte, j *sqlcgen.OjsJob) []byte {
 }
 
 func failuresOf(j *sqlcgen.OjsJob) [][]byte {
-	if len(j.Errors) == 0 || kit.Kind(j.Errors) != "array" {
+	if len(j.Errors) == 0 || jsonbody.Kind(j.Errors) != "array" {
 		return nil
 	}
-	return kit.Elements(j.Errors)
+	return jsonbody.Elements(j.Errors)
 }
 
 // retryDelay is the wait that followed the latest failure, in milliseconds. It is not stored: it
 // is the distance from the failure to the time the retry was set for.
 func retryDelay(j *sqlcgen.OjsJob, last []byte) (int64, bool) {
-	if j.RetryAt == nil || kit.Kind(last) != "object" {
+	if j.RetryAt == nil || jsonbody.Kind(last) != "object" {
 		return 0, false
 	}
-	for _, m := range kit.Members(last) {
-		if m.Key != "occurred_at" || kit.Kind(m.Raw) != "string" {
+	for _, m := range jsonbody.Members(last) {
+		if m.Key != "occurred_at" || jsonbody.Kind(m.Raw) != "string" {
 			continue
 		}
-		at, err := time.Parse(time.RFC3339Nano, kit.Unquote(m.Raw))
+		at, err := time.Parse(time.RFC3339Nano, jsonbody.Unquote(m.Raw))
 		if err != nil || at.After(*j.RetryAt) {
 			return 0, false
 		}
@@ -177,13 +176,13 @@ func retryDelay(j *sqlcgen.OjsJob, last []byte) (int64, bool) {
 	return 0, false
 }
 
-func (out wire) appendJobs(b []byte, jobs []sqlcgen.OjsJob, more func(*sqlcgen.OjsJob) []kit.Attr) []byte {
+func (out wire) appendJobs(b []byte, jobs []sqlcgen.OjsJob, more func(*sqlcgen.OjsJob) []jsonbody.Attr) []byte {
 	b = append(slices.Grow(b, sizeOf(jobs)), '[')
 	for i := range jobs {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		var extra []kit.Attr
+		var extra []jsonbody.Attr
 		if more != nil {
 			extra = more(&jobs[i])
 		}

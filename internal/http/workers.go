@@ -1,224 +1,353 @@
 package httpapi
 
 import (
-	"context"
+	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"iter"
-	"math"
 	"net/http"
-	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/ojs-pg/ojs-pg/internal/dispatch"
-	"github.com/ojs-pg/ojs-pg/internal/http/kit"
+	"github.com/ojs-pg/ojs-pg/internal/admin"
+	"github.com/ojs-pg/ojs-pg/internal/jsonbody"
+	"github.com/ojs-pg/ojs-pg/internal/problems"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
-func (s *Server) workerRoutes() []kit.Route {
-	return kit.Scoped([]kit.Route{
-		{Method: http.MethodPost, Path: v1 + "/workers/fetch", Scope: kit.Work, Queues: kit.QueuesInBody, Handler: s.fetch},
-		{Method: http.MethodPost, Path: v1 + "/workers/heartbeat", Scope: kit.Work, Queues: kit.QueuesInBody, Handler: s.heartbeat},
-		{Method: http.MethodPost, Path: v1 + "/workers/beat", Scope: kit.Work, Queues: kit.QueuesInBody, Handler: s.heartbeat},
-		{Method: http.MethodPost, Path: v1 + "/workers/register", Scope: kit.Work, Queues: kit.NoQueue, Handler: s.registerWorker},
-		{Method: http.MethodPost, Path: v1 + "/workers/deregister", Scope: kit.Work, Queues: kit.NoQueue, Handler: s.deregisterWorker},
+// Workers: what they say of themselves, how operators see them, and what operators tell them. A worker is known by its id and the tenant
+// that the header names, or none.
+
+func (s *Server) workerRoutes() []route {
+	return scoped([]route{
+		{Method: http.MethodPost, Path: v1 + "/workers/heartbeat", Scope: scopeWork, Queues: queuesInBody, Handler: s.heartbeat},
+		{Method: http.MethodPost, Path: v1 + "/workers/beat", Scope: scopeWork, Queues: queuesInBody, Handler: s.heartbeat},
+		{Method: http.MethodPost, Path: v1 + "/workers/register", Scope: scopeWork, Queues: noQueue, Handler: s.registerWorker},
+		{Method: http.MethodPost, Path: v1 + "/workers/deregister", Scope: scopeWork, Queues: noQueue, Handler: s.deregisterWorker},
+		{Method: http.MethodGet, Path: v1 + "/workers", Scope: scopeRead, Query: paged, OfTenant: true, Handler: s.listWorkers},
+		{Method: http.MethodGet, Path: v1 + "/workers/:id/health", Scope: scopeRead, Handler: s.workerHealth},
+		{Method: http.MethodGet, Path: v1 + "/admin/workers", Scope: scopeRead, Query: paged, OfTenant: true, Handler: s.listWorkers},
+		{Method: http.MethodPost, Path: v1 + "/admin/workers/directive", Scope: scopeAdmin, Handler: s.directWorkers},
+		{Method: http.MethodGet, Path: v1 + "/admin/workers/:id", Scope: scopeRead, Handler: s.getWorker},
+		{Method: http.MethodPost, Path: v1 + "/admin/workers/:id/quiet", Scope: scopeAdmin, Handler: withoutBody(s.quietWorker)},
+		{Method: http.MethodPost, Path: v1 + "/admin/workers/:id/directive", Scope: scopeAdmin, Handler: s.directWorker},
+		{Method: http.MethodDelete, Path: v1 + "/admin/workers/:id", Scope: scopeAdmin, Handler: withoutBody(s.removeWorker)},
 	})
 }
 
-const maxFetchQueues = 100
+const (
+	maxHeartbeatJobs         = 10000
+	defaultVisibilitySeconds = 30 // what a lease lasts when neither the job nor the FETCH says
+)
 
-type fetchRequest struct {
-	_                   struct{}        `check:"near"`
-	Queues              []string        `json:"queues" check:"required,name"`
-	WorkerID            string          `json:"worker_id" check:"name"`
-	Count               int32           `json:"count" check:"1..1000"`
-	VisibilityTimeoutMs int32           `json:"visibility_timeout_ms" check:"1.."`
-	Strategy            string          `json:"strategy" check:"name"`
-	Weights             json.RawMessage `json:"weights" check:"object"`
-	Pool                string          `json:"pool" check:"name"`
-	WaitMs              *int32          `json:"wait_ms" check:"0.."`
+// aboutWorker is what a worker says of itself.
+type aboutWorker struct {
+	Hostname    *string         `json:"hostname"`
+	Pid         *int32          `json:"pid" check:"0.."`
+	Concurrency *int32          `json:"concurrency" check:"1.."`
+	Version     *string         `json:"version"`
+	StartedAt   *time.Time      `json:"started_at" check:"when"`
+	Queues      []string        `json:"queues"`
+	Labels      []string        `json:"labels"`
+	Metadata    json.RawMessage `json:"metadata" check:"object,storable"`
+	Pool        *string         `json:"pool" check:"name"`
+	Strategy    *string         `json:"strategy" check:"name"`
+	Weights     json.RawMessage `json:"weights" check:"object,storable"`
 }
 
-// Check takes each queue once. What a strategy and weights may be is said in SQL.
-func (r *fetchRequest) Check(o *kit.Object) {
-	if o.Err() == nil && (len(r.Queues) < 1 || len(r.Queues) > maxFetchQueues) {
-		o.Fail(kit.Invalid("queues", "must hold between 1 and %d names", maxFetchQueues))
+// registerRequest says it beside worker_id, or in an object worker with an id.
+type registerRequest struct {
+	_ struct{} `check:"near"`
+	aboutWorker
+	WorkerID string       `json:"worker_id" check:"name"`
+	Worker   *namedWorker `json:"worker"`
+}
+
+type namedWorker struct {
+	aboutWorker
+	ID       string `json:"id" check:"name"`
+	WorkerID string `json:"worker_id" check:"name"`
+}
+
+// Check finds the worker.
+func (r *registerRequest) Check(o *jsonbody.Object) {
+	if r.Worker != nil {
+		id := cmp.Or(r.Worker.ID, r.Worker.WorkerID)
+		if r.WorkerID != "" && id != "" && r.WorkerID != id {
+			o.Fail(problems.Invalid("worker.id", "is not worker_id"))
+		}
+		r.WorkerID, r.aboutWorker = cmp.Or(id, r.WorkerID), r.Worker.aboutWorker
 	}
-	seen := make(map[string]bool, len(r.Queues))
-	r.Queues = slices.DeleteFunc(r.Queues, func(queue string) bool {
-		again := seen[queue]
-		seen[queue] = true
-		return again
-	})
+	if r.WorkerID == "" && o.Err() == nil {
+		o.Missing("worker_id")
+	}
 }
 
-func (s *Server) fetch(c echo.Context) error {
-	req := fetchRequest{Count: 1}
+// heartbeatRequest names the jobs that the worker runs: active_jobs is an array of ids or, in the official SDKs, their number beside
+// active_job_ids.
+type heartbeatRequest struct {
+	_        struct{} `check:"near"`
+	WorkerID string   `json:"worker_id" check:"required,name"`
+	aboutWorker
+	VisibilityTimeoutMs *int32          `json:"visibility_timeout_ms" check:"1.."`
+	State               *string         `json:"state" check:"name"`
+	Shutdown            bool            `json:"shutdown"`
+	ActiveJobs          json.RawMessage `json:"active_jobs"`
+	ActiveJobIDs        []string        `json:"active_job_ids" check:"id"`
+
+	jobs   []string
+	active *int32
+}
+
+// Check reads the jobs.
+func (r *heartbeatRequest) Check(o *jsonbody.Object) {
+	if r.ActiveJobs != nil && jsonbody.Kind(r.ActiveJobs) == "number" {
+		r.active = o.Integer("active_jobs", 0)
+		r.jobs = []string{}
+	} else {
+		r.jobs = append([]string{}, o.IDs("active_jobs")...)
+	}
+	r.jobs = append(r.jobs, r.ActiveJobIDs...)
+	if len(r.jobs) > maxHeartbeatJobs {
+		o.Fail(problems.Invalid("active_jobs", "must hold at most %d ids", maxHeartbeatJobs))
+	}
+	if r.Shutdown && r.State == nil {
+		r.State = new("terminate")
+	}
+}
+
+// pulse says by which clock and how often heartbeats are expected.
+type pulse struct {
+	ServerTime        time.Time       `json:"server_time"`
+	HeartbeatInterval json.RawMessage `json:"heartbeat_interval"`
+	HeartbeatTimeout  json.RawMessage `json:"heartbeat_timeout"`
+}
+
+func pulseOf(at time.Time, intervalMs, timeoutMs int32) pulse {
+	return pulse{at.UTC(), wholeSeconds(intervalMs), wholeSeconds(timeoutMs)}
+}
+
+// wholeSeconds writes milliseconds as seconds, with a fraction only where there is one.
+func wholeSeconds(ms int32) []byte {
+	if ms%1000 == 0 {
+		return fmt.Appendf(nil, "%d", ms/1000)
+	}
+	return fmt.Appendf(nil, "%.3f", float64(ms)/1000)
+}
+
+// heartbeat extends the leases of the jobs it names, and tells the worker what to do.
+func (s *Server) heartbeat(c echo.Context) error {
+	var req heartbeatRequest
 	if err := c.Bind(&req); err != nil {
 		return err
 	}
-	if err := kit.ForQueues(c, "queues", req.Queues...); err != nil {
+	if err := s.forJobs(c, "active_jobs", req.jobs...); err != nil {
 		return err
 	}
-	wait, err := s.allowWait(c, req.WaitMs)
+	params := sqlcgen.BeatParams{
+		WorkerID: req.WorkerID, Ids: req.jobs, State: req.State, VisibilityTimeoutMs: req.VisibilityTimeoutMs, Tenant: requestTenant(c),
+		Active: req.active, Hostname: req.Hostname, Pid: req.Pid, Queues: req.Queues, Concurrency: req.Concurrency, Labels: req.Labels,
+		Version: req.Version, Metadata: req.Metadata, StartedAt: req.StartedAt, Pool: req.Pool, Strategy: req.Strategy,
+		Weights: req.Weights,
+	}
+	beat, err := patiently(s, c, (*sqlcgen.Queries).Beat, params)
 	if err != nil {
 		return err
 	}
-	jobs, err := s.dispatch.Fetch(c.Request().Context(), dispatch.Fetch{
-		Queues: req.Queues, Count: int(req.Count), WorkerID: req.WorkerID, VisibilityTimeoutMs: int(req.VisibilityTimeoutMs),
-		Tenant: kit.Scope(c), Wait: wait, Strategy: req.Strategy, Weights: string(req.Weights), Pool: req.Pool,
+	if s.reset != nil {
+		// The public cases have a job tell its worker what to do, as an operator would. Servers that clients cannot reset do not listen.
+		told, err := patiently(s, c, (*sqlcgen.Queries).DirectByTestJob,
+			sqlcgen.DirectByTestJobParams{WorkerID: req.WorkerID, Ids: beat.JobsExtended, Tenant: params.Tenant})
+		if err != nil {
+			return err
+		}
+		if len(told) > 0 {
+			beat.State = told[0]
+		}
+	}
+	if beat.JobsExtended == nil {
+		beat.JobsExtended = []string{}
+	}
+	return c.JSON(http.StatusOK, struct {
+		Acknowledged bool     `json:"acknowledged"`
+		State        string   `json:"state"`
+		JobsExtended []string `json:"jobs_extended"`
+		pulse
+	}{true, beat.State, beat.JobsExtended, pulseOf(beat.ServerTime, beat.HeartbeatIntervalMs, beat.HeartbeatTimeoutMs)})
+}
+
+func (s *Server) registerWorker(c echo.Context) error {
+	var req registerRequest
+	if err := c.Bind(&req); err != nil {
+		return err
+	}
+	params := sqlcgen.RegisterWorkerParams{
+		WorkerID: req.WorkerID, Hostname: req.Hostname, Pid: req.Pid, Queues: req.Queues, Concurrency: req.Concurrency, Labels: req.Labels,
+		Version: req.Version, Metadata: req.Metadata, StartedAt: req.StartedAt, Tenant: requestTenant(c),
+		Pool: req.Pool, Strategy: req.Strategy, Weights: req.Weights,
+	}
+	beat, err := patiently(s, c, (*sqlcgen.Queries).RegisterWorker, params)
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, struct {
+		OK       bool   `json:"ok"`
+		WorkerID string `json:"worker_id"`
+		State    string `json:"state"`
+		pulse
+		VisibilityTimeoutDefault int `json:"visibility_timeout_default"`
+	}{
+		true, req.WorkerID, beat.State, pulseOf(beat.ServerTime, beat.HeartbeatIntervalMs, beat.HeartbeatTimeoutMs),
+		defaultVisibilitySeconds,
+	})
+}
+
+type deregisterRequest struct {
+	_        struct{} `check:"near"`
+	WorkerID string   `json:"worker_id" check:"required,name"`
+}
+
+// deregisterWorker: one that is not registered is no error, because its goodbye may have been sent twice.
+func (s *Server) deregisterWorker(c echo.Context) error {
+	var req deregisterRequest
+	if err := c.Bind(&req); err != nil {
+		return err
+	}
+	params := sqlcgen.DeregisterWorkerParams{WorkerID: req.WorkerID, Tenant: requestTenant(c)}
+	known, err := patiently(s, c, (*sqlcgen.Queries).DeregisterWorker, params)
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, map[string]any{"ok": true, "worker_id": req.WorkerID, "deregistered": known})
+}
+
+// maxWorkerBytes is the most that a page of workers has, unless a single one has more. Each may name ten thousand jobs.
+const maxWorkerBytes = 4 << 20
+
+func (s *Server) listWorkers(c echo.Context) error {
+	limit, offset, err := paging(c)
+	if err != nil {
+		return err
+	}
+	ctx, tenant := s.queryContext(c), requestTenant(c)
+	states, err := s.q.WorkerStates(ctx, tenant)
+	if err != nil {
+		return err
+	}
+	summary, total := map[string]int{"running": 0, "quiet": 0, "drain": 0, "terminate": 0, "stale": 0}, 0
+	for _, of := range states {
+		summary[of.State] = int(of.Workers)
+		total += int(of.Workers)
+	}
+	summary["total"] = total
+	rows, err := s.q.Workers(ctx, sqlcgen.WorkersParams{
+		Tenant: tenant, MaxRows: int32(limit), Skip: int32(offset), MaxBytes: maxWorkerBytes,
 	})
 	if err != nil {
 		return err
 	}
-	// A client that hung up while the jobs were being claimed must not keep them until the lease ends, nor a handler that breaks down.
-	handed := false
-	defer func() {
-		if !handed {
-			s.dispatch.GiveBack(jobs)
-		}
-	}()
-	// The credential may have ended while the request waited.
-	if err := s.identifyAgain(c); err != nil {
-		return err
+	body := listed("workers", rows, pagination(total, limit, offset, len(rows)))
+	body["summary"] = summary
+	return c.JSON(http.StatusOK, body)
+}
+
+// workerRef reads the name of a worker in a path. What PostgreSQL cannot hold as text names none.
+func workerRef(c echo.Context) (id string, err error) {
+	id = c.Param("id")
+	if !jsonbody.IsText(id) {
+		return "", problems.NoSuch("worker", id)
 	}
-	give, err := s.carry(c, sizeOf(jobs))
+	return id, nil
+}
+
+// oneWorker reads the worker that a path names.
+func (s *Server) oneWorker(c echo.Context) (w admin.Worker, err error) {
+	id, err := workerRef(c)
+	if err != nil {
+		return w, err
+	}
+	return admin.OneWorker(s.queryContext(c), s.q, id, requestTenant(c))
+}
+
+func (s *Server) getWorker(c echo.Context) error {
+	w, err := s.oneWorker(c)
 	if err != nil {
 		return err
 	}
-	defer give()
-	if err = c.Request().Context().Err(); err == nil {
-		err = s.handOver(c, jobs)
-	}
-	if err != nil {
-		return fmt.Errorf("hand over %d jobs: %w", len(jobs), err)
-	}
-	handed = true
-	return nil
+	return c.JSON(http.StatusOK, w)
 }
 
-// handOver writes the answer, a large one bit by bit: its jobs are in memory already.
-func (s *Server) handOver(c echo.Context, jobs []sqlcgen.OjsJob) error {
-	const bit = 1 << 20
-	// The writer itself: c is somebody else's when this has returned.
-	rc := http.NewResponseController(c.Response().Writer)
-	defer context.AfterFunc(s.handing, func() { _ = rc.SetWriteDeadline(time.Now()) })()
-	out, w := s.wire(), kit.Writer{}
-	w.Open()
-	w.Key("jobs")
-	if sizeOf(jobs) <= bit {
-		w.B = out.appendJobs(w.B, jobs, leaseOf)
-		w.Close()
-		return kit.Blob(c, http.StatusOK, w.B)
-	}
-	c.Response().WriteHeader(http.StatusOK)
-	w.B = append(w.B, '[')
-	for i := range jobs {
-		if i > 0 {
-			w.B = append(w.B, ',')
-		}
-		w.B = out.appendJob(w.B, &jobs[i], leaseOf(&jobs[i])...)
-		if len(w.B) < bit {
-			continue
-		}
-		if err := kit.Send(c, w.B); err != nil {
-			return err
-		}
-		w.B = w.B[:0]
-	}
-	w.B = append(w.B, ']')
-	w.Close()
-	if err := kit.Send(c, append(w.B, '\n')); err != nil {
+// workerHealth is 503 when the worker takes no jobs, or has fallen silent.
+func (s *Server) workerHealth(c echo.Context) error {
+	w, err := s.oneWorker(c)
+	if err != nil {
 		return err
 	}
-	return kit.Flush(c)
+	status, health := http.StatusOK, "ok"
+	if w.State != "running" || w.Directive != nil && *w.Directive != "running" {
+		status, health = http.StatusServiceUnavailable, "degraded"
+	}
+	return c.JSON(status, struct {
+		Status          string    `json:"status"`
+		WorkerID        string    `json:"worker_id"`
+		State           string    `json:"state"`
+		Directive       *string   `json:"directive,omitempty"`
+		ActiveJobs      int32     `json:"active_jobs"`
+		LastHeartbeatAt time.Time `json:"last_heartbeat_at"`
+	}{health, w.WorkerID, w.State, w.Directive, w.ActiveJobs, w.LastHeartbeatAt})
 }
 
-func leaseOf(j *sqlcgen.OjsJob) []kit.Attr {
-	var more []kit.Attr
-	if j.Lease != nil {
-		more = append(more, kit.Attr{Name: "lease", Raw: dispatch.AppendString(nil, *j.Lease)})
-	}
-	if j.LeaseExpiresAt != nil {
-		more = append(more, kit.Attr{Name: "lease_expires_at", Raw: kit.AppendTime(nil, *j.LeaseExpiresAt)})
-	}
-	return more
+type directiveRequest struct {
+	Directive string `json:"directive" check:"required,name"`
 }
 
-// wait is how long the client is willing to wait for a job: wait_ms in the body, else the
-// preference of RFC 7240. Longer than the limit becomes the limit, and the answer says so.
-func (s *Server) wait(c echo.Context, bodyMs *int32) time.Duration {
-	limit := s.limits.Wait
-	if bodyMs != nil {
-		return min(time.Duration(*bodyMs)*time.Millisecond, limit)
+func (s *Server) quietWorker(c echo.Context) error { return s.direct(c, "quiet") }
+
+func (s *Server) directWorker(c echo.Context) error {
+	var req directiveRequest
+	if err := c.Bind(&req); err != nil {
+		return err
 	}
-	for name, value := range preferences(c) {
-		if !strings.EqualFold(name, "wait") {
-			continue
-		}
-		// A preference that cannot be understood is ignored, as RFC 7240 asks.
-		seconds, err := strconv.ParseUint(value, 10, 31)
-		if err != nil {
-			continue
-		}
-		wait := min(time.Duration(seconds)*time.Second, limit)
-		c.Response().Header().Set("Preference-Applied", "wait="+strconv.Itoa(int(math.Ceil(wait.Seconds()))))
-		return wait
-	}
-	return 0
+	return s.direct(c, req.Directive)
 }
 
-// allowWait is wait, counts the request among those that wait, and lifts the deadlines that would end the connection, and with it the
-// request, meanwhile.
-func (s *Server) allowWait(c echo.Context, bodyMs *int32) (time.Duration, error) {
-	wait := s.wait(c, bodyMs)
-	if wait == 0 {
-		return 0, nil
+// direct tells the worker that the path names what to do, and answers with it.
+func (s *Server) direct(c echo.Context, directive string) error {
+	id, err := workerRef(c)
+	if err != nil {
+		return err
 	}
-	if err := s.mayWait(c); err != nil {
-		return 0, err
+	params := sqlcgen.DirectWorkerParams{WorkerID: id, Directive: directive, Tenant: requestTenant(c)}
+	_, err = patiently(s, c, (*sqlcgen.Queries).DirectWorker, params)
+	if err != nil {
+		return err
 	}
-	rc := http.NewResponseController(c.Response())
-	if err := rc.SetReadDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return 0, fmt.Errorf("lift the read deadline for a waiting fetch: %w", err)
-	}
-	if err := rc.SetWriteDeadline(time.Now().Add(wait + s.limits.Write)); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return 0, fmt.Errorf("move the write deadline of a waiting fetch: %w", err)
-	}
-	return wait, nil
+	return s.getWorker(c)
 }
 
-// representation is whether the answer is to hold the whole job: it does unless the preference of RFC 7240 says otherwise.
-func representation(c echo.Context) bool {
-	for name, value := range preferences(c) {
-		if !strings.EqualFold(name, "return") {
-			continue
-		}
-		whole := strings.EqualFold(value, "representation")
-		if whole || strings.EqualFold(value, "minimal") {
-			c.Response().Header().Set("Preference-Applied", "return="+strings.ToLower(value))
-			return whole
-		}
+// directWorkers tells all workers, or all of a tenant.
+func (s *Server) directWorkers(c echo.Context) error {
+	var req directiveRequest
+	if err := c.Bind(&req); err != nil {
+		return err
 	}
-	return true
+	params := sqlcgen.DirectWorkersParams{Directive: req.Directive, Tenant: requestTenant(c)}
+	told, err := patiently(s, c, (*sqlcgen.Queries).DirectWorkers, params)
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, map[string]any{"directive": req.Directive, "workers": told})
 }
 
-// preferences are the names and values of the Prefer headers.
-func preferences(c echo.Context) iter.Seq2[string, string] {
-	return func(yield func(string, string) bool) {
-		for _, header := range c.Request().Header.Values("Prefer") {
-			for _, preference := range strings.Split(header, ",") {
-				preference, _, _ = strings.Cut(preference, ";") // parameters of the preference
-				name, value, _ := strings.Cut(preference, "=")
-				if !yield(strings.TrimSpace(name), strings.Trim(strings.TrimSpace(value), `"`)) {
-					return
-				}
-			}
-		}
+func (s *Server) removeWorker(c echo.Context) error {
+	id, err := workerRef(c)
+	if err != nil {
+		return err
 	}
+	params := sqlcgen.RemoveWorkerParams{WorkerID: id, Tenant: requestTenant(c)}
+	jobs, err := patiently(s, c, (*sqlcgen.Queries).RemoveWorker, params)
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, map[string]any{"deleted": true, "worker_id": id, "jobs_requeued": jobs})
 }

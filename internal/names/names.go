@@ -14,3 +14,6 @@ var (
 	// Cron is what ojs.put_cron accepts.
 	Cron = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{0,254}$`)
 )
+
+// TenantHeader is what the specification calls the header that names a tenant.
+const TenantHeader = "X-OJS-Tenant"

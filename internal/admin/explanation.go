@@ -1,0 +1,87 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"reflect"
+
+	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
+)
+
+// Explanation is what ojs.explain says, as far as it is printed.
+type Explanation struct {
+	ID                string   `json:"id"`
+	TenantID          string   `json:"tenant_id"`
+	Queue             string   `json:"queue"`
+	Priority          int32    `json:"priority"`
+	EffectivePriority int32    `json:"effective_priority"`
+	State             string   `json:"state"`
+	Reasons           []string `json:"reasons"`
+	HeldBy            []struct {
+		Text   string       `json:"text"`
+		HeldBy []SlotHolder `json:"held_by"`
+	} `json:"held_by"`
+	DispatchesAhead *int64  `json:"dispatches_ahead"`
+	Certainty       *string `json:"certainty"`
+}
+
+// SlotHolder is a job that counts against a limit.
+type SlotHolder struct {
+	ID        string  `json:"id"`
+	TenantID  string  `json:"tenant_id"`
+	Queue     string  `json:"queue"`
+	WorkerID  *string `json:"worker_id"`
+	StartedAt string  `json:"started_at"`
+}
+
+// Explain prints why a job waits, in sentences; asJSON: as the database says it.
+func Explain(ctx context.Context, w io.Writer, q *sqlcgen.Queries, id string, tenant *string, asJSON bool) error {
+	raw, err := q.Explain(ctx, sqlcgen.ExplainParams{ID: id, Tenant: tenant})
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		return JSON(w, json.RawMessage(raw))
+	}
+	var e Explanation
+	if err := json.Unmarshal(raw, &e); err != nil {
+		return fmt.Errorf("read what ojs.explain says: %w", err)
+	}
+	return e.print(w)
+}
+
+func (e *Explanation) print(w io.Writer) error {
+	fmt.Fprintf(w, "Job %s of tenant %s, in queue %s with priority %d", e.ID, e.TenantID, e.Queue, e.Priority)
+	if e.EffectivePriority != e.Priority {
+		fmt.Fprintf(w, ", with its tenant's boost %d", e.EffectivePriority)
+	}
+	fmt.Fprintf(w, ", is %s.\n\n", e.State)
+	for _, h := range e.HeldBy {
+		fmt.Fprintf(w, "  - %s\n", cell(reflect.ValueOf(h.Text)))
+	}
+	for _, h := range e.HeldBy {
+		if len(h.HeldBy) > 0 {
+			fmt.Fprintf(w, "\n%s Of these, at most ten:\n\n", cell(reflect.ValueOf(h.Text)))
+			if err := Table(w, h.HeldBy, "id", "tenant_id", "queue", "worker_id", "started_at"); err != nil {
+				return err
+			}
+		}
+	}
+	_, err := fmt.Fprint(w, e.place())
+	return err
+}
+
+// place says how many jobs will be handed out first.
+func (e *Explanation) place() string {
+	about := map[string]string{"estimate": "about ", "at_least": "at least "}
+	switch {
+	case e.Certainty == nil:
+		return ""
+	case e.DispatchesAhead == nil:
+		return "\nHow many jobs of the queue go before it depends on when its tenant may have jobs again.\n"
+	default:
+		return fmt.Sprintf("\nJobs of queue %s that are handed out before it: %s%d.\n", e.Queue, about[*e.Certainty], *e.DispatchesAhead)
+	}
+}

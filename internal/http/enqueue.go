@@ -1,0 +1,162 @@
+package httpapi
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojs-pg/ojs-pg/internal/dispatch"
+	"github.com/ojs-pg/ojs-pg/internal/jsonbody"
+	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/problems"
+	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
+)
+
+func (s *Server) enqueue(c echo.Context) error {
+	req, err := s.body(c, s.limits.Body, false)
+	if err != nil {
+		return err
+	}
+	key, err := idempotencyKey(c, req, false)
+	if err != nil {
+		return err
+	}
+	header, headerName := requestTenant(c), scopeHeader(c)
+	job := readJob(req, header, headerName, time.Now())
+	if err := req.Err(); err != nil {
+		return err
+	}
+	if err := forQueues(c, "queue", job.QueueName()); err != nil {
+		return err
+	}
+	var row sqlcgen.OjsJob
+	if key == nil {
+		row, err = s.dispatch.Enqueue(c.Request().Context(), job)
+	} else {
+		var rows []sqlcgen.OjsJob
+		if rows, err = s.enqueueOnce(c, key, []*dispatch.NewJob{job}, header); err == nil {
+			row = rows[0]
+		}
+	}
+	if err != nil {
+		relocate(err, key, []*jsonbody.Object{req}, headerName, false)
+		return err
+	}
+	c.Response().Header().Set(echo.HeaderLocation, "/ojs/v1/jobs/"+row.ID)
+	s.pressure(c, row.Queue)
+	return s.writeJob(c, http.StatusCreated, &row)
+}
+
+// enqueueBatch makes all of the jobs, or none; with atomicity partial each of them succeeds or fails by itself.
+func (s *Server) enqueueBatch(c echo.Context) error {
+	req, err := s.body(c, s.limits.BatchBody, false)
+	if err != nil {
+		return err
+	}
+	jsonbody.Near(req, nil, "jobs", "atomicity", idempotencyField)
+	if !req.Has("jobs") {
+		req.Missing("jobs")
+	}
+	items := req.Items("jobs")
+	key, err := idempotencyKey(c, req, true)
+	if err != nil {
+		return err
+	}
+	partial := partially(req, key)
+	if err := req.Err(); err != nil {
+		return err
+	}
+	if len(items) < 1 || len(items) > s.limits.BatchJobs {
+		return problems.Invalid("jobs", "must hold between 1 and %d jobs", s.limits.BatchJobs)
+	}
+	header, headerName := requestTenant(c), scopeHeader(c)
+	sent, jobs, err := readJobs(items, header, headerName)
+	if err != nil {
+		return err
+	}
+	for i, job := range jobs {
+		if err := forQueues(c, fmt.Sprintf("jobs[%d].queue", i), job.QueueName()); err != nil {
+			return err
+		}
+	}
+	if partial {
+		return s.enqueueEach(c, sent, jobs)
+	}
+	var rows []sqlcgen.OjsJob
+	if key == nil {
+		rows, err = s.dispatch.EnqueueMany(c.Request().Context(), jobs, header)
+	} else {
+		rows, err = s.enqueueOnce(c, key, jobs, header)
+	}
+	if err != nil {
+		err = s.db.Err(err)
+		relocate(err, key, sent, headerName, true)
+		return err
+	}
+	s.pressure(c, queuesOf(jobs)...)
+	w := jsonbody.Writer{}
+	w.Open()
+	w.Key("jobs")
+	w.B = s.wire().appendJobs(w.B, rows, nil)
+	w.Integer("count", int64(len(rows)))
+	w.Integer("enqueued", int64(len(rows)))
+	w.Integer("failed", 0)
+	w.Close()
+	return writeBlob(c, http.StatusCreated, w.B)
+}
+
+// readJobs reads the envelopes of a batch. The error is about the first that is no object or has a fault, and says where it stands.
+func readJobs(items []jsonbody.Member, header *string, headerName string) (sent []*jsonbody.Object, jobs []*dispatch.NewJob, err error) {
+	now := time.Now()
+	sent, jobs = make([]*jsonbody.Object, len(items)), make([]*dispatch.NewJob, len(items))
+	for i := range items {
+		if sent[i] = jsonbody.ObjectOf(&items[i], "jobs["+strconv.Itoa(i)+"]", &err); err != nil {
+			return nil, nil, atIndex(err, i)
+		}
+	}
+	for i := range sent {
+		if jobs[i] = readJob(sent[i], header, headerName, now); err != nil {
+			return nil, nil, atIndex(err, i)
+		}
+	}
+	return sent, jobs, nil
+}
+
+// atIndex says of an error about a job of a batch which one it is.
+func atIndex(err error, i int) error {
+	var known *pg.Error
+	if errors.As(err, &known) {
+		known.Details["index"] = i
+	}
+	return err
+}
+
+// enqueueOnce makes the jobs, or answers as a request with that key was answered before.
+func (s *Server) enqueueOnce(c echo.Context, key *idempotency, jobs []*dispatch.NewJob, tenant *string) ([]sqlcgen.OjsJob, error) {
+	rows, replayed, err := s.dispatch.EnqueueOnce(c.Request().Context(), key.Key, jobs, tenant)
+	if replayed {
+		c.Response().Header().Set(replayedHeader, "true")
+	}
+	if err == nil && len(rows) != len(jobs) {
+		err = fmt.Errorf("enqueued %d jobs and got %d back", len(jobs), len(rows))
+	}
+	return rows, s.db.Err(err)
+}
+
+func (s *Server) writeJob(c echo.Context, status int, job *sqlcgen.OjsJob, more ...jsonbody.Attr) error {
+	w := jsonbody.Writer{}
+	w.Open()
+	w.Key("job")
+	w.B = s.wire().appendJob(w.B, job, more...)
+	// The official command-line tool looks for them here, and prints nothing where they are not.
+	w.Text("id", job.ID)
+	w.Text("type", job.Type)
+	w.Text("queue", job.Queue)
+	w.Text("state", job.State)
+	w.Close()
+	return writeBlob(c, status, w.B)
+}

@@ -1,0 +1,250 @@
+package httpapi
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/problems"
+)
+
+// docsURL is the page that tells of every code; the specification has pages for few of them.
+const docsURL = "https://github.com/ojs-pg/ojs-pg/blob/main/docs/http-api.md#errors"
+
+// problemWriter gives errors their codes and statuses, as ojs.problem has them, and writes them. Nothing else does.
+type problemWriter struct {
+	db     *pg.DB
+	log    *slog.Logger
+	byCode map[string]pg.Problem
+
+	refused refusals
+	tenant  TenantHeaders
+}
+
+// newProblems takes the rows of ojs.problem that db has loaded.
+func newProblems(db *pg.DB, log *slog.Logger, background *background) *problemWriter {
+	p := &problemWriter{
+		db: db, log: log, byCode: map[string]pg.Problem{}, tenant: KnownTenantHeaders,
+		refused: refusals{db: db, log: log, background: background},
+	}
+	for _, state := range slices.Sorted(maps.Keys(db.Problems())) {
+		// Several SQLSTATEs share a code; the first one of OJ is the code's own.
+		row := db.Problems()[state]
+		if known, taken := p.byCode[row.Code]; !taken || row.SQLState[:2] == "OJ" && known.SQLState[:2] != "OJ" {
+			p.byCode[row.Code] = row
+		}
+	}
+	return p
+}
+
+// write answers a request with an error. It is echo's error handler. An answer that has begun is cut off.
+func (p *problemWriter) write(err error, c echo.Context) {
+	r := c.Request()
+	log := p.log.With("request_id", requestID(c), "method", r.Method, "path", r.URL.Path).With(p.about(c)...)
+	switch {
+	case c.Response().Committed && errors.Is(err, errLost):
+		log.Debug("the response broke off", "error", err)
+		return
+	case c.Response().Committed:
+		log.Error("the response broke off", "error", err)
+		// Left to end in good order, half an answer would look like a whole one.
+		panic(http.ErrAbortHandler)
+	}
+	left := r.Context().Err() != nil && errors.Is(err, context.Canceled)
+	if left {
+		// Nobody may be there to read it, but without a status the answer would be an empty 200.
+		err = &pg.Error{Code: problems.CodeAway, Message: "the request ended before there was an answer", Err: err}
+	}
+	problem := p.classify(err)
+	concealDepth(c, problem)
+	p.nameHeader(problem, r.Header)
+	level := slog.LevelDebug
+	switch {
+	case problem.Status < 500 || left || problem.Status == http.StatusNotImplemented || problem.Status == http.StatusInsufficientStorage:
+	case problem.Status == http.StatusServiceUnavailable && problem.Err == nil:
+		level = slog.LevelWarn // nothing failed: there was no room
+	default:
+		level = slog.LevelError
+	}
+	log.Log(r.Context(), level, "request refused", "status", problem.Status, "code", problem.Code, "error", err)
+
+	body, err := json.Marshal(map[string]any{"error": problemBody(problem, requestID(c))})
+	if err != nil {
+		log.Error("an error could not be written", "error", err)
+		body = []byte(`{"error":{"code":"internal_error","message":"internal error","retryable":false}}`)
+	}
+	h := c.Response().Header()
+	limitHeaders(h, problem)
+	p.refused.count(problem)
+	if problem.Status == http.StatusRequestEntityTooLarge || problem.Status == http.StatusRequestHeaderFieldsTooLarge {
+		h.Set("Connection", "close")
+	}
+	if err := writeBlob(c, problem.Status, body); err != nil {
+		log.Debug("the response could not be written", "error", err)
+	}
+}
+
+// limitHeaders says of a limit that is reached when to come again, and how much there is of what.
+func limitHeaders(h http.Header, problem *pg.Error) {
+	if problem.Status != http.StatusTooManyRequests && problem.Status != http.StatusInsufficientStorage {
+		return
+	}
+	set := func(header, detail string) {
+		if n, ok := problem.Details[detail].(float64); ok {
+			h.Set(header, strconv.FormatFloat(n, 'f', -1, 64))
+		}
+	}
+	set("Retry-After", "retry_after")
+	set("X-OJS-Queue-Depth", "depth")
+	set("X-OJS-Queue-Bound", "bound")
+	limit, _ := problem.Details["limit"].(string)
+	used, ok := problem.Details["current"].(float64)
+	if most, known := problem.Details["maximum"].(float64); ok && known {
+		h.Set("OJS-Quota", fmt.Sprintf("%s,used=%.0f,limit=%.0f", limit, used, most))
+		if limit == "max_enqueue_rate" {
+			h.Set("X-RateLimit-Limit", fmt.Sprintf("%.0f", most))
+			h.Set("X-RateLimit-Remaining", fmt.Sprintf("%.0f", max(0, most-used)))
+			set("X-RateLimit-Reset", "retry_after")
+		}
+	}
+	depth, _ := problem.Details["depth"].(float64)
+	if bound, ok := problem.Details["bound"].(float64); ok && bound > 0 {
+		h.Set("X-OJS-Queue-Pressure", usedUp(depth, bound))
+	}
+}
+
+// concealDepth has a full queue tell a tenant its bound alone: how many jobs others have in it is none of a tenant's business.
+func concealDepth(c echo.Context, problem *pg.Error) {
+	if _, told := problem.Details["depth"]; told && isTenants(c) {
+		problem.Details["depth"] = problem.Details["bound"]
+	}
+}
+
+// about is who makes a request, and the tenant, queue or job that it names, as far as its head tells, for the log.
+func (p *problemWriter) about(c echo.Context) (attrs []any) {
+	tenant, _, err := p.tenant.read(c.Request().Header)
+	if who := principalOf(c); who != nil {
+		attrs = append(attrs, "actor", who.Name)
+		tenant = cmp.Or(who.Tenant, tenant)
+	}
+	if err == nil && tenant != nil {
+		attrs = append(attrs, "tenant", *tenant)
+	}
+	for _, of := range [...]struct{ route, parameter, as string }{
+		{"/tenants/:id", "id", "tenant"}, {"/queues/:name", "name", "queue"}, {"/jobs/:id", "id", "job"}, {"/dead-letter/:id", "id", "job"},
+	} {
+		if strings.Contains(c.Path(), of.route) {
+			attrs = append(attrs, of.as, c.Param(of.parameter))
+		}
+	}
+	return attrs
+}
+
+// nameHeader says of an error about the tenant, which SQL calls by its parameter, that it is about the header.
+func (p *problemWriter) nameHeader(problem *pg.Error, h http.Header) {
+	p.tenant.rename(problem)
+	if _, header, err := p.tenant.read(h); err == nil && header != "" && problem.Details["field"] == "tenant" &&
+		problem.Details["meant"] == nil {
+		locateField(problem, header)
+	}
+}
+
+// locateField says of an error where the client wrote what it is about.
+func locateField(problem *pg.Error, path string) {
+	problem.Details["field"] = path
+	if problem.Fault != "" {
+		problem.Message = path + " " + problem.Fault
+	} else {
+		problem.Message = path + ": " + problem.Message
+	}
+}
+
+// problemBody has the fields of the OJS error object, and beside them the details that the
+// specifications name directly under error.
+func problemBody(p *pg.Error, requestID string) map[string]any {
+	body := map[string]any{}
+	for k, v := range p.Details {
+		body[k] = v
+	}
+	delete(body, "field")
+	body["code"] = p.Code
+	body["message"] = p.Message
+	body["retryable"] = p.Retryable
+	body["request_id"] = requestID
+	body["docs_url"] = docsURL
+	body["details"] = p.Details
+	if p.Details == nil {
+		body["details"] = map[string]any{}
+	}
+	if p.Hint != "" {
+		body["hint"] = p.Hint
+	}
+	if _, taken := p.Details["type"]; !taken {
+		body["type"] = p.Code
+	}
+	return body
+}
+
+// classify gives every error its code and status: SQL's from ojs.problem by SQLSTATE, those made
+// here from the same table by code.
+func (p *problemWriter) classify(err error) *pg.Error {
+	var known *pg.Error
+	var routing *echo.HTTPError
+	switch {
+	case errors.As(err, &known):
+	case errors.As(err, &routing):
+		known = routingProblem(routing)
+	default:
+		if !errors.As(p.db.Err(err), &known) {
+			known = &pg.Error{Code: "internal_error", Status: http.StatusInternalServerError, Err: err}
+		}
+	}
+	out := *known
+	if out.Status == 0 {
+		if row, ok := p.byCode[out.Code]; ok {
+			out.Status, out.Retryable = row.Status, row.Retryable
+			if out.Hint == "" {
+				out.Hint = row.Hint
+			}
+		} else {
+			out.Status = http.StatusInternalServerError
+		}
+	}
+	if out.Status == http.StatusInternalServerError {
+		out.Message, out.Hint, out.Details = "internal error; the server's log has it under the request id", "", nil
+	}
+	return &out
+}
+
+// routingProblem translates what echo's router and net/http answer by themselves.
+func routingProblem(err *echo.HTTPError) *pg.Error {
+	switch err.Code {
+	case http.StatusNotFound:
+		return &pg.Error{
+			Code: problems.CodeNotFound, Message: "there is no such route",
+			Hint: "GET /ojs/manifest names the routes' base and what this server can do.",
+		}
+	case http.StatusMethodNotAllowed:
+		return &pg.Error{
+			Code: problems.CodeInvalidRequest, Status: http.StatusMethodNotAllowed, Message: "the route does not have this method",
+			Hint: "The Allow header lists the methods it has.",
+		}
+	}
+	return &pg.Error{Code: problems.CodeInvalidRequest, Status: err.Code, Message: fmt.Sprint(err.Message)}
+}
+
+// requestID is what the response names the request, and the log with it.
+func requestID(c echo.Context) string {
+	return c.Response().Header().Get(requestIDHeader)
+}

@@ -1,0 +1,273 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojs-pg/ojs-pg/internal/admin"
+	"github.com/ojs-pg/ojs-pg/internal/jsonbody"
+	"github.com/ojs-pg/ojs-pg/internal/names"
+	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/problems"
+	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
+)
+
+func (s *Server) limitRoutes() []route {
+	return scoped([]route{
+		{Method: http.MethodGet, Path: v1 + "/admin/rules", Scope: scopeRead, Query: paged, OfTenant: true, Handler: s.listRules},
+		{Method: http.MethodPut, Path: v1 + "/admin/tenants/:id/limits", Scope: scopeAdmin, Handler: s.limitTenant},
+		{Method: http.MethodPut, Path: v1 + "/admin/queues/:name/limits", Scope: scopeAdmin, Queues: queueInPath, Handler: s.limitQueue},
+		{Method: http.MethodPost, Path: v1 + "/admin/tenants/:id/pause", Scope: scopeAdmin, Handler: s.pauseTenant(admin.Pause)},
+		{Method: http.MethodPost, Path: v1 + "/admin/tenants/:id/resume", Scope: scopeAdmin, Handler: s.pauseTenant(admin.Resume)},
+	})
+}
+
+func (s *Server) listRules(c echo.Context) error {
+	limit, offset, err := paging(c)
+	if err != nil {
+		return err
+	}
+	ctx, tenant := s.queryContext(c), requestTenant(c)
+	total, err := s.q.RuleCount(ctx, tenant)
+	if err != nil {
+		return err
+	}
+	rows, err := s.q.Rules(ctx, sqlcgen.RulesParams{Tenant: tenant, MaxRows: int32(limit), Skip: int32(offset)})
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, listed("rules", rows, pagination(int(total), limit, offset, limit)))
+}
+
+// ofRequest says more of a rule than its path does.
+type ofRequest struct {
+	jsonbody.Optional
+	_      struct{} `check:"configurable"`
+	Queue  *string  `json:"queue"`
+	Reason *string  `json:"reason"`
+}
+
+// queueOf is the queue that a path names, of all tenants.
+func queueOf(c echo.Context, cannot string) (admin.Of, error) {
+	name := c.Param("name")
+	if !names.Queue.MatchString(name) {
+		return admin.Of{}, problems.NoSuch("queue", name)
+	}
+	return admin.Of{Queue: &name}, forAllTenants(c, cannot)
+}
+
+// tenantOfPath is the tenant that a path names, for a caller who may decide about tenants.
+func tenantOfPath(c echo.Context, cannot string) (admin.Of, error) {
+	if err := forAllTenants(c, cannot); err != nil {
+		return admin.Of{}, err
+	}
+	id := c.Param("id")
+	if !names.Tenant.MatchString(id) {
+		return admin.Of{}, noTenantID("id")
+	}
+	return admin.Of{Tenant: &id}, nil
+}
+
+func (s *Server) pauseQueue(do admin.Switch) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		of, err := queueOf(c, "a queue cannot be paused")
+		if err != nil {
+			return err
+		}
+		var req struct {
+			jsonbody.Optional
+			Reason *string `json:"reason"`
+		}
+		if err := c.Bind(&req); err != nil {
+			return err
+		}
+		of.Reason = req.Reason
+		giveReason(c, req.Reason)
+		known, err := s.q.Queues(s.queryContext(c), sqlcgen.QueuesParams{Names: []string{*of.Queue}})
+		if err != nil {
+			return err
+		}
+		rule, err := patiently(s, c, do, of)
+		if err != nil {
+			return err
+		}
+		paused := rule.PausedAt != nil
+		queue := map[string]any{"name": *of.Queue, "status": admin.StatusOf(paused), "paused": paused, "paused_at": rule.PausedAt}
+		answer := map[string]any{
+			"queue": queue, "name": *of.Queue, "status": admin.StatusOf(paused), "state": admin.StatusOf(paused), "paused": paused,
+			"paused_at": rule.PausedAt,
+		}
+		if paused && len(known) == 0 {
+			answer["created"] = true // probably a name with a slip of the pen
+		}
+		return c.JSON(http.StatusOK, answer)
+	}
+}
+
+// pauseTenant stops or resumes a tenant, or, with queue, that tenant in it.
+func (s *Server) pauseTenant(do admin.Switch) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		of, err := tenantOfPath(c, "a tenant cannot be paused")
+		if err != nil {
+			return err
+		}
+		var req ofRequest
+		if err := c.Bind(&req); err != nil {
+			return err
+		}
+		of.Queue, of.Reason = req.Queue, req.Reason
+		giveReason(c, req.Reason)
+		rule, err := patiently(s, c, do, of)
+		if err != nil {
+			return err
+		}
+		return c.JSON(http.StatusOK, map[string]any{"paused": rule.PausedAt != nil, "rule": rule})
+	}
+}
+
+// limitsRequest has limits, each a number, an object or null, at the top, or under limits. SQL knows which there are and what they hold.
+type limitsRequest struct {
+	_        struct{}        `check:"any"`
+	Limits   json.RawMessage `json:"limits" check:"object,storable"`
+	Queue    *string         `json:"queue"`
+	Reason   *string         `json:"reason"`
+	TenantID *string         `json:"tenant_id"`
+	Tenant   *string         `json:"tenant"`
+
+	under json.RawMessage // those that stand under limits
+}
+
+// Check brings both places together.
+func (r *limitsRequest) Check(o *jsonbody.Object) {
+	if o.Storable(o.Source, ""); o.Err() != nil {
+		return
+	}
+	limits := map[string]json.RawMessage{}
+	for _, m := range o.Fields {
+		if name := m.Key; name != "limits" && name != "queue" && name != "reason" && name != "tenant_id" && name != "tenant" {
+			limits[name] = m.Raw
+		}
+	}
+	if r.under = r.Limits; r.Limits != nil {
+		nested := o.Child("limits")
+		for _, m := range nested.Fields {
+			name := m.Key
+			switch _, twice := limits[name]; {
+			case name == "reason" && r.Reason == nil:
+				r.Reason = nested.Text("reason")
+				continue
+			case twice:
+				o.Fail(problems.Invalid(nested.At(name), "stands at the top, too"))
+			}
+			limits[name] = m.Raw
+		}
+	}
+	if len(limits) == 0 {
+		o.Fail(problems.Invalid("limits", "is missing: an object of limits, such as {\"max_concurrency\": 20}, of which null removes one"))
+	}
+	r.Limits, _ = json.Marshal(limits)
+}
+
+// underLimits says of an error about one of the limits in a document, which stands under limits, where the client wrote it.
+func (s *Server) underLimits(err error, limits json.RawMessage) error {
+	var known *pg.Error
+	if len(limits) == 0 || !errors.As(s.db.Err(err), &known) {
+		return err
+	}
+	var fields map[string]json.RawMessage
+	field, _ := known.Details["field"].(string)
+	name, _, _ := strings.Cut(field, ".")
+	if err := json.Unmarshal(limits, &fields); err == nil && fields[name] != nil {
+		locateField(known, "limits."+field)
+	}
+	return known
+}
+
+// limitTenant sets limits of a tenant, or, with queue, of that tenant in it.
+func (s *Server) limitTenant(c echo.Context) error {
+	of, err := tenantOfPath(c, "a tenant's limits cannot be set")
+	if err != nil {
+		return err
+	}
+	var req limitsRequest
+	if err := c.Bind(&req); err != nil {
+		return err
+	}
+	switch id := *of.Tenant; {
+	case req.TenantID != nil && *req.TenantID != id:
+		return problems.Invalid("tenant_id", "is not the one of the path")
+	case req.Tenant != nil && *req.Tenant != id:
+		return problems.Invalid("tenant", "is not the one of the path")
+	}
+	giveReason(c, req.Reason)
+	limits, err := patiently(s, c, (*sqlcgen.Queries).ConfigureLimits, sqlcgen.ConfigureLimitsParams{
+		Tenant: *of.Tenant, Limits: req.Limits, Queue: req.Queue, Reason: req.Reason,
+	})
+	if err != nil {
+		return s.underLimits(err, req.under)
+	}
+	s.refreshBounds(s.queryContext(c))
+	shown, err := shownLimits(limits, false)
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, map[string]any{"tenant_id": *of.Tenant, "queue": req.Queue, "limits": shown})
+}
+
+// shownLimits are limits as ojs._limits_json has them: a number where there is nothing else to say; current: and what counts against them.
+func shownLimits(raw json.RawMessage, current bool) (map[string]any, error) {
+	limits := map[string]map[string]any{}
+	if err := json.Unmarshal(raw, &limits); err != nil {
+		return nil, err
+	}
+	shown := make(map[string]any, len(limits))
+	for name, limit := range limits {
+		if !current {
+			delete(limit, "current")
+		}
+		if shown[name] = any(limit); len(limit) == 1 {
+			shown[name] = limit["limit"]
+		}
+	}
+	return shown, nil
+}
+
+// queueLimits is what can be set of all tenants of a queue together.
+type queueLimits struct {
+	_              struct{} `check:"configurable"`
+	MaxConcurrency *int32   `json:"max_concurrency" check:"1..1000000"`
+	Queue          *string  `json:"queue"`
+	Reason         *string  `json:"reason"`
+}
+
+// Check wants to be told a number or null.
+func (l *queueLimits) Check(o *jsonbody.Object) {
+	if !o.Has("max_concurrency") {
+		o.Fail(problems.Invalid("max_concurrency", "is missing: an integer, or null for no limit"))
+	}
+}
+
+func (s *Server) limitQueue(c echo.Context) error {
+	of, err := queueOf(c, "a queue's limits cannot be set")
+	if err != nil {
+		return err
+	}
+	var set queueLimits
+	if err := c.Bind(&set); err != nil {
+		return err
+	}
+	if set.Queue != nil && *set.Queue != *of.Queue {
+		return problems.Invalid("queue", "is not the one of the path")
+	}
+	rule, err := patiently(s, c, (*sqlcgen.Queries).LimitConcurrency, sqlcgen.LimitConcurrencyParams{
+		MaxConcurrency: set.MaxConcurrency, Queue: of.Queue, Reason: set.Reason,
+	})
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, map[string]any{"limits": map[string]any{"max_concurrency": rule.MaxConcurrency}, "rule": rule})
+}

@@ -1,0 +1,336 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojs-pg/ojs-pg/internal/admin"
+	"github.com/ojs-pg/ojs-pg/internal/jsonbody"
+	"github.com/ojs-pg/ojs-pg/internal/names"
+	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/problems"
+	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
+)
+
+func (s *Server) queueRoutes() []route {
+	return scoped(append(
+		[]route{
+			{Method: http.MethodPost, Path: v1 + "/queues", Scope: scopeAdmin, Handler: s.createQueue},
+			{
+				Method: http.MethodDelete, Path: v1 + "/queues/:name", Scope: scopeAdmin, Queues: queueInPath, Query: "strategy",
+				Handler: s.deleteQueue,
+			},
+		},
+		underPrefixes([]string{v1 + "/queues", v1 + "/admin/queues"}, []route{
+			{Method: http.MethodGet, Scope: scopeRead, Query: paged, OfTenant: true, Handler: s.listQueues},
+			{Method: http.MethodGet, Path: "/:name", Scope: scopeRead, Queues: queueInPath, OfTenant: true, Handler: s.getQueue},
+			{Method: http.MethodGet, Path: "/:name/stats", Scope: scopeRead, Queues: queueInPath, OfTenant: true, Handler: s.queueStats},
+			{Method: http.MethodPost, Path: "/:name/pause", Scope: scopeAdmin, Queues: queueInPath, Handler: s.pauseQueue(admin.Pause)},
+			{Method: http.MethodPost, Path: "/:name/resume", Scope: scopeAdmin, Queues: queueInPath, Handler: s.pauseQueue(admin.Resume)},
+			{Method: http.MethodGet, Path: "/:name/config", Scope: scopeRead, Queues: queueInPath, Handler: s.getQueueConfig},
+			{Method: http.MethodPut, Path: "/:name/config", Scope: scopeAdmin, Queues: queueInPath, Handler: s.putQueueConfig},
+			{Method: http.MethodPatch, Path: "/:name/config", Scope: scopeAdmin, Queues: queueInPath, Handler: s.putQueueConfig},
+		})...))
+}
+
+// queueJSON is a queue as clients read it: some its numbers beside its name, some those of its states under counts.
+type queueJSON struct {
+	sqlcgen.QueuesRow
+	State      string           `json:"state"`
+	Counts     map[string]int64 `json:"counts"`
+	Throughput map[string]int64 `json:"throughput,omitempty"`
+	LatencyMs  map[string]int64 `json:"latency_ms,omitempty"`
+}
+
+// shown is a queue with its rates, if they are known.
+func shown(q sqlcgen.QueuesRow, rates *sqlcgen.QueueRatesRow) queueJSON {
+	shown := queueJSON{QueuesRow: q, State: q.Status, Counts: map[string]int64{
+		"scheduled": q.Scheduled, "available": q.Available, "pending": q.Pending, "active": q.Active, "retryable": q.Retryable,
+		"completed": q.Completed, "cancelled": q.Cancelled, "discarded": q.Discarded,
+	}}
+	if rates != nil {
+		shown.Throughput = map[string]int64{
+			"processed_per_minute": rates.ProcessedPerMinute, "failed_per_minute": rates.FailedPerMinute,
+		}
+		shown.LatencyMs = map[string]int64{"p50": rates.P50WaitMs, "p95": rates.P95WaitMs, "p99": rates.P99WaitMs}
+	}
+	return shown
+}
+
+// rates are those of queues over all tenants. Of one tenant's part of a queue nothing of the kind is summed up.
+func (s *Server) rates(c echo.Context, names ...string) (map[string]*sqlcgen.QueueRatesRow, error) {
+	if requestTenant(c) != nil {
+		return nil, nil
+	}
+	rows, err := s.q.QueueRates(s.queryContext(c), names)
+	rates := make(map[string]*sqlcgen.QueueRatesRow, len(names))
+	for _, name := range names {
+		rates[name] = &sqlcgen.QueueRatesRow{} // of a queue that has never been used
+	}
+	for i := range rows {
+		rates[rows[i].Name] = &rows[i]
+	}
+	return rates, err
+}
+
+func (s *Server) listQueues(c echo.Context) error {
+	limit, offset, err := paging(c)
+	if err != nil {
+		return err
+	}
+	ctx, tenant := s.queryContext(c), requestTenant(c)
+	page, err := s.q.QueueNames(ctx, sqlcgen.QueueNamesParams{Tenant: tenant, MaxRows: int32(limit), Skip: int32(offset)})
+	if err != nil {
+		return err
+	}
+	queues, err := s.q.Queues(ctx, sqlcgen.QueuesParams{Tenant: tenant, Names: page.Names})
+	if err != nil {
+		return err
+	}
+	rates, err := s.rates(c, page.Names...)
+	if err != nil {
+		return err
+	}
+	items := make([]queueJSON, len(queues))
+	for i := range queues {
+		items[i] = shown(queues[i], rates[queues[i].Name])
+	}
+	return c.JSON(http.StatusOK, listed("queues", items, pagination(int(page.Total), limit, offset, limit)))
+}
+
+// oneQueue reads the queue that a path names.
+func (s *Server) oneQueue(c echo.Context) (queue sqlcgen.QueuesRow, exists bool, err error) {
+	name := c.Param("name")
+	if !names.Queue.MatchString(name) {
+		return queue, false, problems.NoSuch("queue", name)
+	}
+	return admin.OneQueue(s.queryContext(c), s.q, name, requestTenant(c))
+}
+
+func (s *Server) getQueue(c echo.Context) error {
+	queue, exists, err := s.oneQueue(c)
+	if err != nil {
+		return err
+	}
+	config, err := admin.QueueConfig(s.queryContext(c), s.q, queue.Name, requestTenant(c))
+	if err != nil {
+		return err
+	}
+	rates, err := s.rates(c, queue.Name)
+	if err != nil {
+		return err
+	}
+	all := shown(queue, rates[queue.Name])
+	return c.JSON(http.StatusOK, struct {
+		Queue  queueJSON `json:"queue"`
+		Exists bool      `json:"exists"`
+		sqlcgen.QueueConfigRow
+		Configuration json.RawMessage   `json:"configuration"`
+		Paused        bool              `json:"paused"`
+		Counts        map[string]int64  `json:"counts"`
+		Stats         sqlcgen.QueuesRow `json:"stats"`
+	}{all, exists, config, config.Config, queue.Paused, all.Counts, queue})
+}
+
+// hourly is what the statistics of a queue say of the last hour, and of the last minute per second.
+type hourly struct {
+	CompletedLastHour   int64   `json:"completed_last_hour"`
+	FailedLastHour      int64   `json:"failed_last_hour"`
+	AvgWaitMs           int64   `json:"avg_wait_ms"`
+	ThroughputPerSecond float64 `json:"throughput_per_second"`
+}
+
+func lastHour(r *sqlcgen.QueueRatesRow) *hourly {
+	if r == nil {
+		return nil
+	}
+	return &hourly{r.CompletedLastHour, r.FailedLastHour, r.AvgWaitMs, r.ThroughputPerSecond}
+}
+
+// queueStats has what the clients read: the suite takes queue as an object, some SDKs the flat fields or stats; the Go SDK takes queue
+// as a string and is told apart by its version.
+func (s *Server) queueStats(c echo.Context) error {
+	row, exists, err := s.oneQueue(c)
+	if err != nil {
+		return err
+	}
+	var queue any = row
+	if c.Request().Header.Get(versionHeader) == goSDKVersion {
+		queue = row.Name
+	}
+	rates, err := s.rates(c, row.Name)
+	if err != nil {
+		return err
+	}
+	type numbers struct {
+		sqlcgen.QueuesRow
+		*hourly
+	}
+	type named struct {
+		Queue string `json:"queue"`
+		numbers
+	}
+	all := numbers{row, lastHour(rates[row.Name])}
+	return c.JSON(http.StatusOK, struct {
+		Queue  any   `json:"queue"`
+		Exists bool  `json:"exists"`
+		Stats  named `json:"stats"`
+		numbers
+		ComputedAt time.Time `json:"computed_at"`
+	}{queue, exists, named{row.Name, all}, all, time.Now().UTC()})
+}
+
+// configurable reads the name of the queue that a path names. Its configuration is the same for all tenants.
+func configurable(c echo.Context) (name string, err error) {
+	name = c.Param("name")
+	if name == "_default" {
+		return "", problems.Refuse(problems.CodeUnsupported, "name", "a policy for all queues is not supported; configure each of them")
+	}
+	if !names.Queue.MatchString(name) {
+		return "", problems.NoSuch("queue", name)
+	}
+	if c.Request().Method == http.MethodGet {
+		return name, nil
+	}
+	return name, forAllTenants(c, "a queue cannot be configured")
+}
+
+func (s *Server) getQueueConfig(c echo.Context) error {
+	name, err := configurable(c)
+	if err != nil {
+		return err
+	}
+	config, err := admin.QueueConfig(s.queryContext(c), s.q, name, requestTenant(c))
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, config)
+}
+
+// configRequest is a configuration: what it names is changed. It stands bare or under config.
+type configRequest struct {
+	_      struct{}        `check:"any"`
+	Config json.RawMessage `json:"config" check:"object"`
+
+	path string // of the configuration
+}
+
+// Check finds the configuration.
+func (r *configRequest) Check(o *jsonbody.Object) {
+	r.Config, r.path = bareOrUnder(o, "config", r.Config)
+}
+
+// bareOrUnder checks a document that is the body or its only key, there read into under. It returns the document and the path to it.
+func bareOrUnder(o *jsonbody.Object, key string, under json.RawMessage) (document json.RawMessage, path string) {
+	document = o.Source
+	jsonbody.Near(o, nil, key)
+	if o.Has(key) {
+		jsonbody.Only(o, jsonbody.NotKnown, key)
+		if document, path = under, key; under == nil {
+			o.Missing(key)
+		}
+	}
+	o.Storable(document, path)
+	return document, path
+}
+
+func (s *Server) putQueueConfig(c echo.Context) error {
+	name, err := configurable(c)
+	if err != nil {
+		return err
+	}
+	var req configRequest
+	if err := c.Bind(&req); err != nil {
+		return err
+	}
+	config, err := s.configure(c, sqlcgen.ConfigureQueueParams{Queue: name, Config: req.Config}, req.path)
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, config)
+}
+
+type createRequest struct {
+	_      struct{}        `check:"only"`
+	Name   string          `json:"name" check:"required,name"`
+	Config json.RawMessage `json:"config" check:"object,storable"`
+}
+
+// Check refuses a name that SQL would not take.
+func (r *createRequest) Check(o *jsonbody.Object) {
+	if r.Name != "" && !names.Queue.MatchString(r.Name) {
+		o.Fail(problems.Invalid("name", "must consist of a-z, 0-9, - and ., begin with a letter or digit and have at most 128 characters"))
+	}
+}
+
+// createQueue configures a queue that nobody has configured.
+func (s *Server) createQueue(c echo.Context) error {
+	if err := forAllTenants(c, "a queue cannot be created"); err != nil {
+		return err
+	}
+	req := createRequest{Config: json.RawMessage("{}")}
+	if err := c.Bind(&req); err != nil {
+		return err
+	}
+	config, err := s.configure(c, sqlcgen.ConfigureQueueParams{Queue: req.Name, Config: req.Config, IsNew: true}, "config")
+	var known *pg.Error
+	if errors.As(err, &known) && known.Code == problems.CodeDuplicate {
+		return problems.Refuse(problems.CodeDuplicate, "name", "queue %s exists; change it with PUT /ojs/v1/queues/%[1]s/config", req.Name)
+	}
+	if err != nil {
+		return err
+	}
+	c.Response().Header().Set(echo.HeaderLocation, v1+"/queues/"+req.Name)
+	return c.JSON(http.StatusCreated, config)
+}
+
+// configure writes a configuration that stands at path in the request, and returns what holds now.
+func (s *Server) configure(c echo.Context, params sqlcgen.ConfigureQueueParams, path string) (sqlcgen.QueueConfigRow, error) {
+	row, err := patiently(s, c, (*sqlcgen.Queries).ConfigureQueue, params)
+	if err != nil {
+		err = s.db.Err(err)
+		var known *pg.Error
+		if errors.As(err, &known) && path != "" {
+			if field, ok := known.Details["field"].(string); ok {
+				known.Details["field"] = path + "." + field
+			}
+		}
+	} else {
+		s.refreshBounds(s.queryContext(c))
+	}
+	return sqlcgen.QueueConfigRow(row), err
+}
+
+type deleteRequest struct {
+	jsonbody.Optional
+	Strategy string `json:"strategy"`
+}
+
+// deleteQueue removes a queue's configuration; strategy says what is to happen to its jobs.
+func (s *Server) deleteQueue(c echo.Context) error {
+	name, err := configurable(c)
+	if err != nil {
+		return err
+	}
+	req := deleteRequest{Strategy: c.QueryParam("strategy")}
+	if err := c.Bind(&req); err != nil {
+		return err
+	}
+	if req.Strategy == "" {
+		return problems.Invalid("strategy", "is required: what happens to the queue's jobs; \"reject\"")
+	}
+	params := sqlcgen.DeleteQueueParams{Queue: name, Strategy: strings.ToValidUTF8(req.Strategy, "?")}
+	_, err = patiently(s, c, func(q *sqlcgen.Queries, ctx context.Context, p sqlcgen.DeleteQueueParams) (struct{}, error) {
+		return struct{}{}, q.DeleteQueue(ctx, p)
+	}, params)
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, map[string]any{"queue": name, "strategy": req.Strategy, "jobs_affected": 0, "state": "deleted"})
+}

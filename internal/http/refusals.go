@@ -1,0 +1,76 @@
+package httpapi
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/problems"
+	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
+)
+
+// refusals are those that limits have caused since the last note of them.
+type refusals struct {
+	db         *pg.DB
+	log        *slog.Logger
+	background *background
+
+	mu     sync.Mutex
+	counts map[refusal]int32
+}
+
+type refusal struct{ tenant, queue, resource string }
+
+// noteAfter is how long refusals are collected before they are noted.
+const noteAfter = time.Second
+
+// count has a refusal that a limit has caused noted, soon and together with others.
+func (r *refusals) count(problem *pg.Error) {
+	var of refusal
+	switch of.tenant, _ = problem.Details["tenant_id"].(string); problem.Code {
+	case problems.CodeLimit:
+		of.resource, _ = problem.Details["limit"].(string)
+	case problems.CodeQueueFull:
+		of.resource = "max_depth"
+	}
+	if of.resource == "" {
+		return
+	}
+	of.queue, _ = problem.Details["queue"].(string)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.counts == nil {
+		r.counts = map[refusal]int32{}
+		r.background.start(func(ctx context.Context) {
+			select {
+			case <-time.After(noteAfter):
+			case <-ctx.Done(): // a server that stops notes what is left
+			}
+			r.note()
+		})
+	}
+	r.counts[of]++
+}
+
+// note writes what has been refused since the last note to ojs.notice.
+func (r *refusals) note() {
+	r.mu.Lock()
+	counts := r.counts
+	r.counts = nil
+	r.mu.Unlock()
+	var params sqlcgen.NoteRefusalsParams
+	for of, n := range counts {
+		params.Tenants, params.Queues = append(params.Tenants, of.tenant), append(params.Queues, of.queue)
+		params.Resources, params.Requests = append(params.Resources, of.resource), append(params.Requests, n)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), noteTimeout)
+	defer cancel()
+	if err := sqlcgen.New(r.db.Pool()).NoteRefusals(ctx, params); err != nil {
+		r.log.Warn("refusals by limits are not noted", "error", err)
+	}
+}
+
+// noteTimeout ends a note; the refusals in it are lost then.
+const noteTimeout = 5 * time.Second

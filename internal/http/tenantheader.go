@@ -1,0 +1,112 @@
+package httpapi
+
+import (
+	"fmt"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojs-pg/ojs-pg/internal/names"
+	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/problems"
+)
+
+// TenantHeaders are the names of that header: the first one is what errors call it, the others are aliases. Without any, only bodies and
+// credentials name tenants.
+type TenantHeaders []string
+
+// KnownTenantHeaders are those of clients that nobody has configured.
+var KnownTenantHeaders = TenantHeaders{names.TenantHeader, "X-OJS-Tenant-ID"}
+
+var (
+	headerName     = regexp.MustCompile("^[a-zA-Z0-9-]{1,100}$")
+	takenByAnother = []string{"Authorization", "X-Api-Key", "Host", "Cookie", "Content-Type", "Content-Length"}
+)
+
+// ReadTenantHeaders reads names that are separated by commas, or none.
+func ReadTenantHeaders(list string) (TenantHeaders, error) {
+	if list == "none" {
+		return TenantHeaders{}, nil
+	}
+	var all TenantHeaders
+	for _, name := range strings.Split(list, ",") {
+		if canonical := http.CanonicalHeaderKey(name); !headerName.MatchString(name) || slices.Contains(takenByAnother, canonical) {
+			return nil, fmt.Errorf("%q cannot be the name of a tenant's header", name)
+		}
+		all = append(all, name)
+	}
+	return all, nil
+}
+
+// noTenantID is the refusal of a field that is to hold one.
+func noTenantID(field string) *pg.Error {
+	return problems.Invalid(field, "must match ^[a-zA-Z0-9][a-zA-Z0-9._:-]*$ and have at most 256 bytes")
+}
+
+// namedTenant is the tenant that a request's credential or its header names, unread; empty: none.
+func (s *Server) namedTenant(c echo.Context) string {
+	if p := principalOf(c); p != nil && p.Tenant != nil {
+		return *p.Tenant
+	}
+	for _, name := range s.problems.tenant {
+		if id := c.Request().Header.Get(name); id != "" {
+			return id
+		}
+	}
+	return ""
+}
+
+// read is the tenant a request names by header, or nil. Without one SQL decides: enqueue falls
+// to the default tenant, everything else acts across tenants.
+func (t TenantHeaders) read(h http.Header) (id *string, header string, err error) {
+	for _, name := range KnownTenantHeaders {
+		// Passed over, it would have a client act across tenants that believes to name one.
+		if len(h.Values(name)) > 0 && !slices.ContainsFunc(t, func(own string) bool { return strings.EqualFold(own, name) }) {
+			return nil, "", problems.Invalid(name, "names no tenant on this server, which has it %s", t.instead())
+		}
+	}
+	var values []string
+	for _, name := range t {
+		if sent := h.Values(name); len(sent) > 0 {
+			if header == "" {
+				header = name
+			}
+			values = append(values, sent...)
+		}
+	}
+	switch {
+	case len(values) == 0:
+		return nil, "", nil
+	case len(values) > 1 && len(t) == 1:
+		return nil, "", problems.Invalid(t[0], "must be sent once")
+	case len(values) > 1:
+		return nil, "", problems.Invalid(t[0], "must be sent once, under one of its names (%s)", strings.Join(t[1:], ", "))
+	}
+	v := strings.TrimSpace(values[0])
+	if !names.Tenant.MatchString(v) {
+		return nil, "", noTenantID(header)
+	}
+	return &v, header, nil
+}
+
+// instead is how tenants are named.
+func (t TenantHeaders) instead() string {
+	if len(t) == 0 {
+		return "in meta.tenant_id, or by the credential"
+	}
+	return "as " + t[0]
+}
+
+// rename says of an error, which calls the header as the specification does, what it is called here.
+func (t TenantHeaders) rename(problem *pg.Error) {
+	if len(t) == 0 || t[0] == names.TenantHeader {
+		return
+	}
+	problem.Hint = strings.ReplaceAll(problem.Hint, names.TenantHeader, t[0])
+	if problem.Details["field"] == names.TenantHeader && problem.Code == problems.CodeAmbiguousJob {
+		problem.Details["field"] = t[0]
+	}
+}

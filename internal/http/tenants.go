@@ -1,0 +1,324 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojs-pg/ojs-pg/internal/admin"
+	"github.com/ojs-pg/ojs-pg/internal/jsonbody"
+	"github.com/ojs-pg/ojs-pg/internal/names"
+	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/problems"
+	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
+)
+
+func (s *Server) tenantRoutes() []route {
+	return scoped([]route{
+		{Method: http.MethodGet, Path: v1 + "/admin/tenants", Scope: scopeRead, Query: paged, OfTenant: true, Handler: s.listTenants},
+		{Method: http.MethodGet, Path: v1 + "/admin/tenants/:id", Scope: scopeRead, Handler: s.getTenant},
+		{Method: http.MethodPut, Path: v1 + "/admin/tenants/:id", Scope: scopeAdmin, Handler: s.putTenant},
+		{Method: http.MethodDelete, Path: v1 + "/admin/tenants/:id", Scope: scopeAdmin, Query: "confirm", Handler: s.deregisterTenant},
+		{Method: http.MethodPost, Path: v1 + "/admin/tenants/:id/suspend", Scope: scopeAdmin, Handler: s.suspendTenant},
+		{Method: http.MethodPost, Path: v1 + "/admin/tenants/:id/unsuspend", Scope: scopeAdmin, Handler: s.unsuspendTenant},
+		{Method: http.MethodGet, Path: v1 + "/admin/tenants/:id/stats", Scope: scopeRead, Handler: s.tenantStats},
+	})
+}
+
+// statsOf is the body of multi-tenancy section 10.2.
+func statsOf(t *sqlcgen.TenantsRow) map[string]any {
+	return map[string]any{
+		"tenant_id": t.ID, "total_jobs": t.TotalJobs, "oldest_wait_ms": t.OldestWaitMs, "queues": t.Queues, "workers": t.Workers,
+		"limits": limitsOf(t, true),
+		"jobs": map[string]any{
+			"depth": t.Depth, "available": t.Available, "active": t.Active, "scheduled": t.Scheduled, "pending": t.Pending,
+			"retryable": t.Retryable, "completed": t.Completed, "cancelled": t.Cancelled, "discarded": t.Discarded,
+			"failed_attempts": t.FailedAttempts, "completed_24h": t.Completed24h, "failed_24h": t.Failed24h,
+		},
+		"throughput": map[string]any{"processed_per_minute": t.Processed1m, "enqueued_per_minute": t.Enqueued1m},
+		// What it is entitled to, and what it gets.
+		"fairness": map[string]any{
+			"weight": json.Number(t.Weight), "effective_share": t.EffectiveShare, "actual_share": t.ActualShare, "deficit": t.Deficit,
+			"dispatched": t.Dispatched,
+		},
+	}
+}
+
+// limitsOf has the limits that are set, and what counts against them. How many jobs run the statistics know better than the last decision.
+func limitsOf(t *sqlcgen.TenantsRow, current bool) map[string]any {
+	limits, err := shownLimits(t.Limits, current)
+	if err != nil {
+		return nil
+	}
+	switch {
+	case t.MaxConcurrency == nil:
+		delete(limits, "max_concurrency") // that of a throttle is none of its limits
+	case current:
+		limits["max_concurrency"] = map[string]any{"limit": *t.MaxConcurrency, "current": t.Active}
+	default:
+		limits["max_concurrency"] = *t.MaxConcurrency
+	}
+	return limits
+}
+
+func tenantOf(t *sqlcgen.TenantsRow) map[string]any {
+	weight := json.Number(t.Weight)
+	tenant := map[string]any{
+		"id": t.ID, "name": t.ID, "state": t.State, "weight": weight, "fairness_weight": weight,
+		"priority_boost": t.PriorityBoost, "max_priority": t.MaxPriority, "over_priority": t.OverPriority, "tier": t.Tier,
+		"limits": limitsOf(t, false), "stats": statsOf(t),
+	}
+	if t.CreatedAt != nil {
+		tenant["created_at"] = t.CreatedAt
+	}
+	return tenant
+}
+
+func (s *Server) listTenants(c echo.Context) error {
+	limit, offset, err := paging(c)
+	if err != nil {
+		return err
+	}
+	ctx := s.queryContext(c)
+	page, err := s.q.TenantNames(ctx, sqlcgen.TenantNamesParams{Tenant: requestTenant(c), MaxRows: int32(limit), Skip: int32(offset)})
+	if err != nil {
+		return err
+	}
+	rows, err := s.q.Tenants(ctx, page.Names)
+	if err != nil {
+		return err
+	}
+	items := make([]map[string]any, len(rows))
+	for i := range rows {
+		items[i] = tenantOf(&rows[i])
+	}
+	return c.JSON(http.StatusOK, listed("tenants", items, pagination(int(page.Total), limit, offset, limit)))
+}
+
+// oneTenant reads the tenant that a path names. To a tenant the others are unknown.
+func (s *Server) oneTenant(c echo.Context) (*sqlcgen.TenantsRow, error) {
+	id := c.Param("id")
+	if own := requestTenant(c); own != nil && id != *own || !names.Tenant.MatchString(id) {
+		return nil, problems.NoSuch("tenant", id)
+	}
+	rows, err := s.q.Tenants(s.queryContext(c), []string{id})
+	if err != nil {
+		return nil, err
+	}
+	if len(rows) == 0 {
+		return nil, problems.NoSuch("tenant", id)
+	}
+	return &rows[0], nil
+}
+
+func (s *Server) getTenant(c echo.Context) error {
+	t, err := s.oneTenant(c)
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, tenantOf(t))
+}
+
+func (s *Server) tenantStats(c echo.Context) error {
+	t, err := s.oneTenant(c)
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, statsOf(t))
+}
+
+// noMaxPriority is what null sets: jobs may have any priority.
+const noMaxPriority = 100
+
+// tenantRequest sets what of a tenant can be set: its weight, under any of its three names, its boost, and how high the priorities of its
+// jobs may be, its limits, and its tier, which null takes away. What cannot is refused, because a limit that is accepted and not kept
+// would be worse.
+type tenantRequest struct {
+	_              struct{}        `check:"configurable"`
+	PriorityBoost  *int32          `json:"priority_boost"`
+	MaxPriority    *int32          `json:"max_priority"`
+	OverPriority   *string         `json:"over_priority"`
+	Reason         *string         `json:"reason"`
+	TenantID       *string         `json:"tenant_id"`
+	Tier           *string         `json:"tier"`
+	Limits         json.RawMessage `json:"limits" check:"object,storable"`
+	Weight         json.RawMessage `json:"weight" check:"number,storable"`
+	FairnessWeight json.RawMessage `json:"fairness_weight" check:"number,storable"`
+	Fairness       *struct {
+		_      struct{}        `check:"configurable"`
+		Weight json.RawMessage `json:"weight" check:"number,storable"`
+	} `json:"fairness"`
+
+	weight   *string
+	weightAt string
+	tiered   bool // the tier is given, be it null
+}
+
+// Check settles which weight is meant, and what null is.
+func (r *tenantRequest) Check(o *jsonbody.Object) {
+	r.tiered = o.Has("tier")
+	take := func(at string, raw json.RawMessage) {
+		if raw == nil {
+			return
+		}
+		v := string(raw)
+		if r.weight != nil && *r.weight != v {
+			o.Fail(problems.Invalid(at, "disagrees with another spelling of the weight"))
+		}
+		r.weight, r.weightAt = &v, at
+	}
+	take("weight", r.Weight)
+	take("fairness_weight", r.FairnessWeight)
+	if r.Fairness != nil {
+		take("fairness.weight", r.Fairness.Weight)
+	}
+	if most := int32(noMaxPriority); o.Has("max_priority") && o.Raw("max_priority") == nil {
+		r.MaxPriority = &most
+	}
+}
+
+// params are what SQL is asked for. With a tier weight, boost and limits are set in one step with it, so that none is copied from the tier
+// that the body has otherwise.
+func (r *tenantRequest) params(id string) (sqlcgen.PutTenantParams, error) {
+	p := sqlcgen.PutTenantParams{Tenant: id, MaxPriority: r.MaxPriority, OverPriority: r.OverPriority, Reason: r.Reason}
+	if !r.tiered {
+		p.Weight, p.PriorityBoost, p.Limits = r.weight, r.PriorityBoost, r.Limits
+		return p, nil
+	}
+	with := map[string]any{"tier": r.Tier}
+	if r.weight != nil {
+		with["fairness_weight"] = json.RawMessage(*r.weight)
+	}
+	if r.PriorityBoost != nil {
+		with["priority_boost"] = *r.PriorityBoost
+	}
+	if r.Limits != nil {
+		with["limits"] = r.Limits
+	}
+	var err error
+	p.WithTier, err = json.Marshal(with)
+	return p, err
+}
+
+// located says of an error what the client calls the field.
+func (s *Server) located(err error, r *tenantRequest) error {
+	var known *pg.Error
+	if errors.As(s.db.Err(err), &known) && known.Details["field"] == "fairness_weight" {
+		locateField(known, r.weightAt)
+		return known
+	}
+	return s.underLimits(err, r.Limits)
+}
+
+// putTenant is for all tenants: what one's weight and boost give it, the others lose.
+func (s *Server) putTenant(c echo.Context) error {
+	if err := forAllTenants(c, "shares between tenants cannot be set"); err != nil {
+		return err
+	}
+	var req tenantRequest
+	if err := c.Bind(&req); err != nil {
+		return err
+	}
+	id := c.Param("id")
+	if !names.Tenant.MatchString(id) {
+		return noTenantID("id")
+	}
+	giveReason(c, req.Reason)
+	if req.TenantID != nil && *req.TenantID != id {
+		return problems.Invalid("tenant_id", "is not the one of the path")
+	}
+	params, err := req.params(id)
+	if err != nil {
+		return err
+	}
+	known, err := s.q.TenantIsConfigured(s.queryContext(c), id)
+	if err != nil {
+		return err
+	}
+	if _, err := patiently(s, c, (*sqlcgen.Queries).PutTenant, params); err != nil {
+		return s.located(err, &req)
+	}
+	s.refreshBounds(s.queryContext(c))
+	t, err := s.oneTenant(c)
+	if err != nil {
+		return err
+	}
+	status := http.StatusOK
+	if !known {
+		status = http.StatusCreated
+	}
+	return c.JSON(status, tenantOf(t))
+}
+
+// reasonRequest says why.
+type reasonRequest struct {
+	jsonbody.Optional
+	_      struct{} `check:"only"`
+	Reason *string  `json:"reason"`
+}
+
+func (s *Server) suspendTenant(c echo.Context) error {
+	return s.switchTenant(c, func(q *sqlcgen.Queries, ctx context.Context, of admin.Of) (any, error) {
+		return q.SuspendTenant(ctx, sqlcgen.SuspendTenantParams{Tenant: *of.Tenant, Reason: of.Reason})
+	})
+}
+
+func (s *Server) unsuspendTenant(c echo.Context) error {
+	return s.switchTenant(c, func(q *sqlcgen.Queries, ctx context.Context, of admin.Of) (any, error) {
+		return q.ResumeTenant(ctx, *of.Tenant)
+	})
+}
+
+// switchTenant suspends the tenant that the path names, or takes its jobs again, and answers with it.
+func (s *Server) switchTenant(c echo.Context, do func(*sqlcgen.Queries, context.Context, admin.Of) (any, error)) error {
+	of, err := tenantOfPath(c, "a tenant cannot be suspended")
+	if err != nil {
+		return err
+	}
+	var req reasonRequest
+	if err := c.Bind(&req); err != nil {
+		return err
+	}
+	of.Reason = req.Reason
+	giveReason(c, req.Reason)
+	if _, err := patiently(s, c, do, of); err != nil {
+		return err
+	}
+	return s.getTenant(c)
+}
+
+// deregisterRequest confirms by the tenant's name that jobs that have not ended are to be cancelled, and dead letters deleted.
+type deregisterTenantRequest struct {
+	jsonbody.Optional
+	_       struct{} `check:"only"`
+	Confirm *string  `json:"confirm"`
+	Reason  *string  `json:"reason"`
+}
+
+// deregisterTenant ends a tenant. What is left of its jobs the clock cancels: 202 says so.
+func (s *Server) deregisterTenant(c echo.Context) error {
+	of, err := tenantOfPath(c, "a tenant cannot be deregistered")
+	if err != nil {
+		return err
+	}
+	var req deregisterTenantRequest
+	if req.Confirm, err = queryText(c, "confirm"); err != nil {
+		return err
+	}
+	if err := c.Bind(&req); err != nil {
+		return err
+	}
+	giveReason(c, req.Reason)
+	row, err := patiently(s, c, (*sqlcgen.Queries).DeregisterTenant, sqlcgen.DeregisterTenantParams{
+		Tenant: *of.Tenant, Confirm: req.Confirm, Reason: req.Reason,
+	})
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusAccepted, map[string]any{
+		"id": row.TenantID, "tenant_id": row.TenantID, "state": "deregistering", "jobs": row.Jobs, "deregistered_at": row.At,
+	})
+}

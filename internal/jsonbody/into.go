@@ -1,0 +1,269 @@
+package jsonbody
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/problems"
+)
+
+// Optional is embedded in a request whose body may be left out.
+type Optional struct{}
+
+// MayBeLeftOut tells such a request from others.
+func (Optional) MayBeLeftOut() {}
+
+// Into reads the fields of o into the struct that into points to, and then calls its Check(o), if there is one; faults go to o. A
+// field is read by its json name and its type:
+//
+//	string, *string, bool, *bool, int32, *int32, *time.Time    a value; absent and null leave the field as it is
+//	[]string                                                  an array of strings
+//	json.RawMessage                                           the client's own bytes
+//	*Object                                                   an object, read by hand
+//	a pointer to a struct, an embedded struct                 an object; fields that stand beside the others
+//
+// The tag check says more, separated by commas: required; name (not empty); id (a UUID); 1..1000 or 1.. (bounds of an integer); when (a
+// time that may count from now); object, array, number (what bytes must hold); storable (numbers that jsonb can hold); verbatim (null is
+// kept). Fields that the struct does not have are passed over, but for names that are nearly those that it has. A blank field with
+// check:"only" refuses all of them, with check:"configurable" as settings that this server does not have, with check:"near" what people
+// write for the fields of workers' requests, too; with check:"any" it refuses none.
+func (o *Object) Into(into any) {
+	v := reflect.ValueOf(into).Elem()
+	p := planOf(v.Type())
+	// First: a field that is missing is probably one whose name is nearly right.
+	switch p.others {
+	case "":
+		Near(o, nil, p.names...)
+	case "near":
+		Near(o, aliases, p.names...)
+	}
+	p.read(o, v)
+	if c, ok := into.(interface{ Check(o *Object) }); ok {
+		c.Check(o)
+	}
+}
+
+// plan is how a struct is read: found out once for a type.
+type plan struct {
+	fields  []fieldPlan
+	names   []string
+	others  string                    // what becomes of other fields: the blank field's check
+	refusal func(at string) *pg.Error // of other fields; nil: not of all of them
+}
+
+type fieldPlan struct {
+	index int
+	name  string // empty: an embedded struct
+	check checks
+	read  func(o *Object, f *fieldPlan, v reflect.Value)
+}
+
+type checks struct {
+	required, name, id, when, storable, verbatim bool
+
+	kind      string // of bytes
+	low, high int32
+}
+
+var plans sync.Map // reflect.Type to *plan
+
+func planOf(t reflect.Type) *plan {
+	if p, ok := plans.Load(t); ok {
+		return p.(*plan)
+	}
+	p, _ := plans.LoadOrStore(t, makePlan(t))
+	return p.(*plan)
+}
+
+var othersRefused = map[string]func(at string) *pg.Error{"only": NotKnown, "configurable": NotConfigurable, "near": nil, "any": nil}
+
+func makePlan(t reflect.Type) *plan {
+	p := &plan{}
+	for i := range t.NumField() {
+		field := t.Field(i)
+		tag := field.Tag.Get("check")
+		switch {
+		case field.Type == reflect.TypeFor[Optional]():
+		case field.Name == "_":
+			p.others, p.refusal = tag, othersRefused[tag]
+		case !field.Anonymous && !field.IsExported():
+		case field.Anonymous:
+			inner := planOf(field.Type)
+			p.names = append(p.names, inner.names...)
+			p.fields = append(p.fields, fieldPlan{index: i, read: func(o *Object, _ *fieldPlan, v reflect.Value) { inner.read(o, v) }})
+		default:
+			f := fieldPlan{index: i, name: field.Tag.Get("json"), check: parseChecks(tag), read: readerOf(field.Type)}
+			if f.read == nil || f.name == "" {
+				panic(fmt.Sprintf("%s.%s cannot be read from JSON", t, field.Name))
+			}
+			p.names = append(p.names, f.name)
+			p.fields = append(p.fields, f)
+		}
+	}
+	return p
+}
+
+func parseChecks(tag string) checks {
+	c := checks{low: -1 << 31, high: 1<<31 - 1}
+	for word := range strings.SplitSeq(tag, ",") {
+		switch word {
+		case "":
+		case "required":
+			c.required = true
+		case "name":
+			c.name = true
+		case "id":
+			c.id = true
+		case "when":
+			c.when = true
+		case "storable":
+			c.storable = true
+		case "verbatim":
+			c.verbatim = true
+		case "object", "array", "number":
+			c.kind = word
+		default:
+			low, high, ok := strings.Cut(word, "..")
+			n, err := strconv.ParseInt(low, 10, 32)
+			if !ok || err != nil {
+				panic("unknown check " + word)
+			}
+			c.low = int32(n)
+			if high != "" {
+				n, err = strconv.ParseInt(high, 10, 32)
+				if err != nil {
+					panic("unknown check " + word)
+				}
+				c.high = int32(n)
+			}
+		}
+	}
+	return c
+}
+
+func (p *plan) read(o *Object, v reflect.Value) {
+	for i := range p.fields {
+		f := &p.fields[i]
+		if f.check.required && o.Raw(f.name) == nil {
+			o.Missing(f.name)
+			continue
+		}
+		f.read(o, f, v.Field(f.index))
+	}
+	if p.refusal != nil {
+		Only(o, p.refusal, p.names...)
+	}
+}
+
+func readerOf(t reflect.Type) func(*Object, *fieldPlan, reflect.Value) {
+	switch t {
+	case reflect.TypeFor[string](), reflect.TypeFor[*string]():
+		return readText
+	case reflect.TypeFor[bool](), reflect.TypeFor[*bool]():
+		return readFlag
+	case reflect.TypeFor[int32](), reflect.TypeFor[*int32]():
+		return readInteger
+	case reflect.TypeFor[[]string]():
+		return readTexts
+	case reflect.TypeFor[*time.Time]():
+		return readTime
+	case reflect.TypeFor[json.RawMessage]():
+		return readRaw
+	case reflect.TypeFor[*Object]():
+		return func(o *Object, f *fieldPlan, v reflect.Value) { *v.Addr().Interface().(**Object) = o.Child(f.name) }
+	}
+	if t.Kind() != reflect.Pointer || t.Elem().Kind() != reflect.Struct {
+		return nil
+	}
+	return func(o *Object, f *fieldPlan, v reflect.Value) {
+		if child := o.Child(f.name); child != nil {
+			v.Set(reflect.New(t.Elem()))
+			child.Into(v.Interface())
+		}
+	}
+}
+
+func readText(o *Object, f *fieldPlan, v reflect.Value) {
+	read := o.Text
+	switch {
+	case f.check.name:
+		read = o.Name
+	case f.check.id:
+		read = o.ID
+	}
+	put(v, read(f.name))
+}
+
+func readFlag(o *Object, f *fieldPlan, v reflect.Value) { put(v, o.Flag(f.name)) }
+
+func readInteger(o *Object, f *fieldPlan, v reflect.Value) {
+	n := o.Integer(f.name, f.check.low)
+	if n != nil && *n > f.check.high {
+		o.Fail(problems.Invalid(o.At(f.name), "must be at most %d", f.check.high))
+		return
+	}
+	put(v, n)
+}
+
+// put sets a field that holds values, or pointers to them.
+func put[T any](v reflect.Value, value *T) {
+	switch to := v.Addr().Interface().(type) {
+	case **T:
+		if value != nil {
+			*to = value
+		}
+	case *T:
+		if value != nil {
+			*to = *value
+		}
+	}
+}
+
+func readTexts(o *Object, f *fieldPlan, v reflect.Value) {
+	read := o.Texts
+	if f.check.id {
+		read = o.IDs
+	}
+	list := read(f.name)
+	for i, text := range list {
+		if f.check.name && text == "" {
+			o.Fail(problems.Invalid(fmt.Sprintf("%s[%d]", o.At(f.name), i), "must not be empty"))
+		}
+	}
+	if list != nil {
+		*v.Addr().Interface().(*[]string) = list
+	}
+}
+
+func readTime(o *Object, f *fieldPlan, v reflect.Value) {
+	if f.check.when {
+		put(v, o.When(f.name, time.Now()))
+		return
+	}
+	put(v, o.Time(f.name))
+}
+
+func readRaw(o *Object, f *fieldPlan, v reflect.Value) {
+	var raw []byte
+	switch {
+	case f.check.kind != "":
+		raw = o.Typed(f.name, f.check.kind)
+	case f.check.verbatim:
+		raw = o.Verbatim(f.name)
+	default:
+		raw = o.Raw(f.name)
+	}
+	if raw == nil {
+		return
+	}
+	if f.check.storable {
+		o.Storable(raw, o.At(f.name))
+	}
+	*v.Addr().Interface().(*json.RawMessage) = raw
+}

@@ -1,0 +1,84 @@
+// Package problems has the errors that a request ends with before SQL has seen it.
+package problems
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+
+	"github.com/ojs-pg/ojs-pg/internal/pg"
+)
+
+// The codes a request can fail with before SQL has seen it. Status, retryable and hint stand in
+// ojs.problem, where SQL's own errors have theirs.
+const (
+	CodeInvalidPayload     = "invalid_payload"
+	CodeInvalidRequest     = "invalid_request"
+	CodeNotFound           = "not_found"
+	CodeDuplicate          = "duplicate"
+	CodeTooLarge           = "payload_too_large"
+	CodeUnsupported        = "unsupported"
+	CodeTenantMismatch     = "TENANT_MISMATCH"
+	CodeAmbiguousJob       = "ambiguous_job"
+	CodeTenantAccessDenied = "TENANT_ACCESS_DENIED"
+	CodeUnauthorized       = "unauthorized"
+	CodeForbidden          = "forbidden"
+	CodeResultPruned       = "RESULT_PRUNED"
+	CodeTimeout            = "timeout"
+	CodeAway               = "backend_unavailable"
+	CodeLimit              = "TENANT_LIMIT_EXCEEDED"
+	CodeQueueFull          = "QUEUE_FULL"
+)
+
+// Refuse is an error about a field, with a code of ojs.problem, which has its status; the message stands by itself.
+func Refuse(code, field, format string, args ...any) *pg.Error {
+	return &pg.Error{Code: code, Message: fmt.Sprintf(format, args...), Details: map[string]any{"field": field}}
+}
+
+// Forbidden is the refusal of what a credential does not allow. about is added to the details.
+func Forbidden(field, hint string, about map[string]any, format string, args ...any) *pg.Error {
+	err := Refuse(CodeForbidden, field, format, args...)
+	err.Hint = hint
+	maps.Copy(err.Details, about)
+	return err
+}
+
+// What to do about a credential that does not do.
+const (
+	HintQueue     = "Use a credential that is for this queue, or for all."
+	HintAllQueues = "Use a credential that is for all queues."
+	HintOperator  = "Use an operator's credential, which is no tenant's."
+)
+
+// Invalid is the refusal of a field for what the message, which follows its name, says about it.
+func Invalid(field, format string, args ...any) *pg.Error {
+	return Refuse(CodeInvalidRequest, field, "%s %s", field, fmt.Sprintf(format, args...))
+}
+
+// missHints are for what is no job. Of jobs ojs.problem has the hint.
+var missHints = map[string]string{
+	"worker":   "Check the id; a worker that has not been heard of for long is forgotten.",
+	"pool":     "Check the name; the list of pools shows those that there are.",
+	"queue":    "Check the name; the list of queues shows those that there are.",
+	"tenant":   "Check the id; the list of tenants shows those that there are.",
+	"tier":     "Check the name; the list of tiers shows those that there are.",
+	"api_key":  "Check the id; the list of keys shows it.",
+	"cron job": "Check the name, and whose cron job it is; the list of cron jobs shows those that there are.",
+}
+
+// NoSuch is the refusal of a name that stands for nothing.
+func NoSuch(what, name string) *pg.Error {
+	return &pg.Error{
+		Code: CodeNotFound, Message: what + " " + Clip(name) + " does not exist", Hint: missHints[what],
+		Details: map[string]any{"resource_type": what, "resource_id": Clip(name)},
+	}
+}
+
+// Clip shortens what a client sent to what a message can hold.
+func Clip(s string) string {
+	const longest = 64
+	if len(s) <= longest {
+		return s
+	}
+	return strings.ToValidUTF8(s[:longest], "") + "..."
+}
