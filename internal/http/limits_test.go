@@ -1,7 +1,9 @@
 package httpapi
 
 import (
+	"bytes"
 	"fmt"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -70,18 +72,23 @@ func TestMT82SPATenantBeyondItsLimits(t *testing.T) {
 		from (select concat_ws(' ', tenant_id, resource, sum(requests)) as what from ojs.refusals group by tenant_id, resource) r`)
 }
 
-// What a server refused just before it stopped is noted when it has stopped.
-func TestTheLastRefusalsAreNoted(t *testing.T) {
-	t.Parallel()
+// When a server has stopped, nothing of it runs any more, and its last refusals are noted. Not parallel: it looks at all goroutines.
+func TestAServerThatStops(t *testing.T) {
 	db := pgtest.New(t)
 	pgtest.Exec(t, db.Pool, `select ojs.configure_limits('acme', '{"max_queue_depth": 0}')`)
 	t.Run("a server", func(t *testing.T) {
 		a := &api{t: t, db: db, pool: db.Pool, log: &pgtest.Log{}}
 		a.serve(db.Open())
 		a.do("POST", "/ojs/v1/jobs", `{"type": "a", "args": []}`, "X-OJS-Tenant: acme").want(429)
+		id := a.push(`{"type": "a", "args": []}`)
+		a.do("GET", "/ojs/v1/jobs/"+id+"/result?wait=true&timeout=1", "").want(408)
 	})
 	if n := pgtest.One[int](t, db.Pool, "select count(*) from ojs.refusals where tenant_id = 'acme'"); n != 1 {
 		t.Errorf("%d refusals are noted", n)
+	}
+	stacks := make([]byte, 1<<20)
+	if stacks = stacks[:runtime.Stack(stacks, true)]; bytes.Contains(stacks, []byte("(*background)")) {
+		t.Errorf("something still runs:\n%s", stacks)
 	}
 }
 
