@@ -35,7 +35,7 @@ Prints tables; --json prints the same rows for programs.
 			&cli.BoolFlag{Name: "json", Sources: cli.EnvVars("OJS_ADMIN_JSON"), Usage: "print JSON instead of tables"},
 			&cli.StringFlag{
 				Name: "tenant", Sources: cli.EnvVars("OJS_ADMIN_TENANT"),
-				Usage: "`ID` of the tenant whose part is meant; all if it is left out",
+				Usage: "`ID` of the tenant; all tenants if it is left out",
 			},
 			&cli.StringFlag{
 				Name: "reason", Sources: cli.EnvVars("OJS_ADMIN_REASON"), Usage: "`WHY` something is changed, for the audit trail",
@@ -81,27 +81,27 @@ func directCommand() *cli.Command {
 func sharingCommands() []*cli.Command {
 	return []*cli.Command{
 		{
-			Name: "pause", Usage: "hand out nothing more of a queue, of the tenant of --tenant, or of that tenant in a queue",
+			Name: "pause", Usage: "pause a queue, a tenant (--tenant), or a tenant in a queue: its jobs wait",
 			ArgsUsage: "[QUEUE]", Action: withAdmin("[QUEUE]", pause(admin.Pause)),
 		},
 		{
-			Name: "resume", Usage: "hand out jobs again of what was paused in the same words",
+			Name: "resume", Usage: "resume a queue, a tenant (--tenant), or a tenant in a queue, as it was paused",
 			ArgsUsage: "[QUEUE]", Action: withAdmin("[QUEUE]", pause(admin.Resume)),
 		},
 		{
-			Name: "limit", Usage: "let at most N jobs run at once of a tenant, of a queue, or of a tenant in a queue; none: no limit",
+			Name: "limit", Usage: "limit the jobs of a queue, a tenant (--tenant), or both that run at once; none: no limit",
 			ArgsUsage: "N", Flags: queueFlags(), Action: withAdmin("N", limitConcurrency),
 		},
 		{
-			Name: "weigh", Usage: "give the tenant of --tenant a weight, everywhere or in a queue; none: no longer in the queue",
+			Name: "weigh", Usage: "set the weight of a tenant (--tenant), everywhere or in one queue; none: remove that of the queue",
 			ArgsUsage: "WEIGHT", Flags: queueFlags(), Action: withAdmin("WEIGHT", weigh),
 		},
 		{
-			Name: "fairness", Usage: "have tenants share by a tenant_fairness, in a queue or in all that do not say",
+			Name: "fairness", Usage: "set what tenants share by (tenant_fairness), in one queue or as the default of all",
 			ArgsUsage: "JSON", Flags: queueFlags(), Action: withAdmin("JSON", fairness),
 		},
 		{
-			Name: "max-priority", Usage: "refuse new jobs of the tenant of --tenant whose priority is above N; 100: none",
+			Name: "max-priority", Usage: "refuse new jobs of a tenant (--tenant) whose priority is above N; 100: no limit",
 			ArgsUsage: "N", Action: withAdmin("N", limitPriority),
 			Flags: []cli.Flag{&cli.BoolFlag{
 				Name: "clamp", Sources: cli.EnvVars("OJS_ADMIN_CLAMP"), Usage: "give them the priority N instead",
@@ -112,10 +112,10 @@ func sharingCommands() []*cli.Command {
 
 func schedulingCommand() *cli.Command {
 	return &cli.Command{
-		Name: "scheduling", Usage: "say of queues what was handed out, and after what wait", Flags: pageFlags(),
+		Name: "scheduling", Usage: "show dispatched jobs and their waits by queue", Flags: pageFlags(),
 		Action: withAdmin("", listScheduling),
 		Commands: []*cli.Command{{
-			Name: "tenants", Usage: "say of tenants what they were to get, and what they got", Flags: pageFlags(),
+			Name: "tenants", Usage: "show the shares that tenants were due, and those that they got", Flags: pageFlags(),
 			Action: withAdmin("", listShares),
 		}},
 	}
@@ -128,8 +128,8 @@ func dispatchCommand() *cli.Command {
 	return &cli.Command{
 		Name: "dispatch", Usage: "say whether dispatch is held", Action: action((*sqlcgen.Queries).Dispatch),
 		Commands: []*cli.Command{
-			{Name: "hold", Usage: "hand out nothing more, of any queue", Action: action((*sqlcgen.Queries).HoldDispatch)},
-			{Name: "resume", Usage: "hand out jobs again", Action: action((*sqlcgen.Queries).ResumeDispatch)},
+			{Name: "hold", Usage: "hold the dispatch of all queues", Action: action((*sqlcgen.Queries).HoldDispatch)},
+			{Name: "resume", Usage: "end the hold", Action: action((*sqlcgen.Queries).ResumeDispatch)},
 		},
 	}
 }
@@ -142,7 +142,7 @@ func deadLettersCommand() *cli.Command {
 		},
 		&cli.BoolFlag{Name: "yes", Sources: cli.EnvVars("OJS_ADMIN_YES"), Usage: "do it; without it nothing is changed"})
 	return &cli.Command{
-		Name: "dead-letters", Usage: "count the dead letters that a filter lets pass", Flags: filterFlags(),
+		Name: "dead-letters", Usage: "count the dead letters that match a filter", Flags: filterFlags(),
 		Commands: []*cli.Command{
 			{
 				Name: "retry", Usage: "put them back into their queues", Flags: bulk,
@@ -205,7 +205,7 @@ func withAdmin(argument string, do func(context.Context, *operator) error) cli.A
 	return func(ctx context.Context, c *cli.Command) error {
 		most := min(len(argument), 1)
 		if c.Args().Len() > most {
-			return cmdline.Misuse(fmt.Errorf("%s takes no argument %q", c.FullName(), c.Args().Get(most)))
+			return cmdline.Unexpected(c, c.Args().Get(most))
 		}
 		if c.Args().Len() < most && argument[0] != '[' {
 			return cmdline.Misuse(fmt.Errorf("%s needs %s", c.FullName(), argument))

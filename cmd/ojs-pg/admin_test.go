@@ -115,7 +115,7 @@ func TestAdminShowsScheduling(t *testing.T) {
 	t.Parallel()
 	o := startOperating(t)
 	o.sql("select ojs.fetch('{mail}', 2, p_tenant => 'acme')")
-	o.lines(o.admin(0, "scheduling"), "name waiting_jobs active_jobs oldest_wait_ms dispatch_count_1m dispatch_ratio_1m avg_wait_ms",
+	o.lines(o.admin(0, "scheduling"), "name waiting_jobs active_jobs oldest_wait dispatch_count_1m dispatch_ratio_1m avg_wait",
 		"dead 1 0", "mail 1 2")
 	o.lines(o.admin(0, "scheduling", "tenants"), "id weight waiting_jobs active_jobs ideal_share dispatch_count_1m dispatch_share_1m",
 		"acme 3 0 2 0.75 2 1", "globex 1 2 0 0.25 0 0")
@@ -331,7 +331,9 @@ func TestAdminMistakes(t *testing.T) {
 		{"queue", "needs NAME"},
 		{"queue a b", `takes no argument "b"`},
 		{"tenants --limit 0", "0 is not between 1 and 1000"},
-		{"sideways", `takes no argument "sideways"`},
+		{"sideways", `ojs-pg admin has no command "sideways"`},
+		{"queus", `did you mean "ojs-pg admin queues"?`},
+		{"dead-letters rety", `did you mean "ojs-pg admin dead-letters retry"?`},
 	} {
 		status, output := finish(t, nil, strings.Fields("admin "+tc.args)...)
 		if status != 2 || !strings.Contains(output, tc.want) {

@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"os"
 
@@ -63,7 +62,7 @@ Every option can be given in the environment instead, under the name in brackets
 		},
 		Action: func(_ context.Context, c *cli.Command) error {
 			if c.Args().Present() {
-				return cmdline.Misuse(fmt.Errorf("there is no command %q", c.Args().First()))
+				return cmdline.Unexpected(c, c.Args().First())
 			}
 			return cli.ShowRootCommandHelp(c)
 		},

@@ -59,7 +59,8 @@ func topCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "top",
 		Usage: "watch queues and tenants: backlog, what runs, shares, waits",
-		Description: `Needs the database alone, as ojs-pg admin does. Ends with Ctrl-C; where its output is no terminal, after one look.
+		Description: `Needs the database alone, as ojs-pg admin does. Ends with q or Ctrl-C. Where its output is no terminal,
+it looks once.
 SHARE is a tenant's part of what was handed out in the last minute, IDEAL the part that its weight gives it.`,
 		Flags: []cli.Flag{
 			databaseFlag(true),
@@ -96,7 +97,28 @@ func top(ctx context.Context, o *operator) error {
 	if !live {
 		return look()
 	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	if keys := int(os.Stdin.Fd()); term.IsTerminal(keys) {
+		// Else a key would arrive with the next line only. Ctrl-C is a key then, too.
+		before, err := term.MakeRaw(keys)
+		if err != nil {
+			return fmt.Errorf("read keys: %w", err)
+		}
+		defer func() { _ = term.Restore(keys, before) }()
+		go awaitQuit(os.Stdin, stop)
+	}
 	return watch(ctx, o.Duration("interval"), look)
+}
+
+// awaitQuit calls stop when q or Ctrl-C is pressed, or when no more keys come. It ends with the process at the latest.
+func awaitQuit(keys io.Reader, stop func()) {
+	defer stop()
+	for key := make([]byte, 1); ; {
+		if _, err := keys.Read(key); err != nil || key[0] == 'q' || key[0] == 3 {
+			return
+		}
+	}
 }
 
 // topRows are as many as were asked for, or as fit onto the screen twice beside the headings.
@@ -158,7 +180,7 @@ func showTop(ctx context.Context, q *sqlcgen.Queries, w io.Writer, rows int32, l
 	}
 	text := topText(time.Now(), queues, tenants, oldest)
 	if live {
-		text = cursorHome + strings.ReplaceAll(text, "\n", clearLine+"\n") + clearScreen
+		text = cursorHome + strings.ReplaceAll(text, "\n", clearLine+"\r\n") + clearScreen
 	}
 	_, err = io.WriteString(w, text)
 	return err
@@ -175,12 +197,12 @@ func topText(at time.Time, queues []sqlcgen.TopQueuesRow, tenants []sqlcgen.TopT
 			name = clip(name, 23) + " (paused)"
 		}
 		fmt.Fprintf(&b, "%-32s %9s %7s %9s %8s %9s\n", clip(name, 32), count(q.Backlog), count(q.Active), count(q.Dispatched1m),
-			percent(q.Ratio1m), wait(q.OldestWaitSeconds))
+			percent(q.Ratio1m), admin.Age(q.OldestWaitSeconds))
 	}
 	fmt.Fprintf(&b, "\n%-24s %7s %9s %7s %9s %8s %8s\n", "TENANT", "WEIGHT", "BACKLOG", "ACTIVE", "OLDEST", "SHARE", "IDEAL")
 	for _, t := range tenants {
 		fmt.Fprintf(&b, "%-24s %7.4g %9s %7s %9s %8s %8s\n", clip(t.ID, 24), t.Weight, count(t.Backlog), count(t.Active),
-			wait(oldest[t.ID]), percent(t.Share1m), percent(t.IdealShare))
+			admin.Age(oldest[t.ID]), percent(t.Share1m), percent(t.IdealShare))
 	}
 	return b.String()
 }
@@ -207,19 +229,3 @@ func count(n int64) string {
 }
 
 func percent(part float64) string { return strconv.FormatFloat(100*part, 'f', 1, 64) + "%" }
-
-// wait is a time in at most nine columns, in the two largest units.
-func wait(seconds float64) string {
-	switch n := int64(seconds); {
-	case seconds <= 0:
-		return "-"
-	case n < 60:
-		return strconv.FormatFloat(seconds, 'f', 1, 64) + "s"
-	case n < 3600:
-		return fmt.Sprintf("%dm%02ds", n/60, n%60)
-	case n < 86400:
-		return fmt.Sprintf("%dh%02dm", n/3600, n/60%60)
-	default:
-		return fmt.Sprintf("%dd%02dh", n/86400, n/3600%24)
-	}
-}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ojs-pg/ojs-pg/internal/admin"
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
@@ -102,7 +103,7 @@ func TestTopFitsIntoEightyColumns(t *testing.T) {
 		}
 	}
 	for seconds, want := range map[float64]string{0: "-", 0.25: "0.2s", 59.94: "59.9s", 61: "1m01s", 3_700: "1h01m", 90_000: "1d01h"} {
-		if got := wait(seconds); got != want {
+		if got := admin.Age(seconds); got != want {
 			t.Errorf("%v s are %s, want %s", seconds, got, want)
 		}
 	}

@@ -13,22 +13,62 @@ import (
 	"unicode/utf8"
 )
 
-// Table prints rows, a slice of structs, under the JSON names of the columns that are asked for; without any, all of them.
+// Table prints rows, a slice of structs, under the JSON names of the columns that are asked for; without any, all of them. Numbers stand at
+// the right of their column. A column of milliseconds (..._ms) is shown as Age shows times.
 func Table[T any](w io.Writer, rows []T, columns ...string) error {
 	if len(columns) == 0 {
 		columns = columnsOf(reflect.TypeFor[T]())
 	}
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, strings.Join(columns, "\t"))
-	for i := range rows {
-		v := reflect.ValueOf(rows[i])
-		cells := make([]string, len(columns))
-		for n, column := range columns {
-			cells[n] = cell(field(v, column))
+	lines := make([][]string, len(rows)+1)
+	widths, right := make([]int, len(columns)), make([]bool, len(columns))
+	for n, column := range columns {
+		head, isTime := strings.CutSuffix(column, "_ms")
+		lines[0] = append(lines[0], head)
+		right[n] = true
+		for i := range rows {
+			text := cell(field(reflect.ValueOf(rows[i]), column))
+			number, err := strconv.ParseFloat(text, 64)
+			if isTime && err == nil {
+				text = Age(number / 1000)
+			}
+			right[n] = right[n] && (err == nil || text == "")
+			lines[i+1] = append(lines[i+1], text)
 		}
-		fmt.Fprintln(table, strings.Join(cells, "\t"))
+		for _, cells := range lines {
+			widths[n] = max(widths[n], utf8.RuneCountInString(cells[n]))
+		}
 	}
-	return table.Flush()
+	for _, cells := range lines {
+		var line strings.Builder
+		for n, text := range cells {
+			pad := strings.Repeat(" ", widths[n]-utf8.RuneCountInString(text))
+			if right[n] {
+				line.WriteString(pad + text + "  ")
+			} else {
+				line.WriteString(text + pad + "  ")
+			}
+		}
+		if _, err := fmt.Fprintln(w, strings.TrimRight(line.String(), " ")); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Age is a time in at most nine columns, in its two largest units; "-" if there is none.
+func Age(seconds float64) string {
+	switch n := int64(seconds); {
+	case seconds <= 0:
+		return "-"
+	case n < 60:
+		return strconv.FormatFloat(seconds, 'f', 1, 64) + "s"
+	case n < 3600:
+		return fmt.Sprintf("%dm%02ds", n/60, n%60)
+	case n < 86400:
+		return fmt.Sprintf("%dh%02dm", n/3600, n/60%60)
+	default:
+		return fmt.Sprintf("%dd%02dh", n/86400, n/3600%24)
+	}
 }
 
 // Record prints one row, a struct, as a line for each column.
@@ -68,12 +108,16 @@ func columnsOf(t reflect.Type) []string {
 
 // field is the field of a row, or of a row embedded in it, that has a JSON name.
 func field(v reflect.Value, name string) reflect.Value {
-	for _, f := range reflect.VisibleFields(v.Type()) {
+	return v.FieldByIndex(fieldOf(v.Type(), name).Index)
+}
+
+func fieldOf(t reflect.Type, name string) reflect.StructField {
+	for _, f := range reflect.VisibleFields(t) {
 		if !f.Anonymous && nameOf(f) == name {
-			return v.FieldByIndex(f.Index)
+			return f
 		}
 	}
-	panic(fmt.Sprintf("%s has no field %s", v.Type(), name))
+	panic(fmt.Sprintf("%s has no field %s", t, name))
 }
 
 // cell is a value as a person reads it; empty if there is none.

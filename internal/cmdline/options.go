@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/urfave/cli/v3"
+
+	"github.com/ojs-pg/ojs-pg/internal/names"
 )
 
 // LogFlags are the options of the log, which Logger reads. They belong to the program, not to one of its commands.
@@ -70,7 +72,22 @@ func Between[T cmp.Ordered](least, most T) func(T) error {
 // NoArguments refuses arguments: an option's value whose -- was forgotten is one.
 func NoArguments(c *cli.Command) error {
 	if c.Args().Present() {
-		return Misuse(fmt.Errorf("%s takes no argument %q", c.FullName(), c.Args().First()))
+		return Unexpected(c, c.Args().First())
 	}
 	return nil
+}
+
+// Unexpected is the error about an argument that a command does not take. Of a command with
+// commands of its own it names the one that was probably meant.
+func Unexpected(c *cli.Command, argument string) error {
+	commands := c.VisibleCommands()
+	if len(commands) == 0 {
+		return Misuse(fmt.Errorf("%s takes no argument %q", c.FullName(), argument))
+	}
+	for _, known := range commands {
+		if slices.ContainsFunc(known.Names(), func(name string) bool { return names.Resembles(argument, name) }) {
+			return Misuse(fmt.Errorf("%s has no command %q; did you mean %q?", c.FullName(), argument, known.FullName()))
+		}
+	}
+	return Misuse(fmt.Errorf("%s has no command %q", c.FullName(), argument))
 }

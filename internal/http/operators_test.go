@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ojs-pg/ojs-pg/internal/admin"
 	"github.com/ojs-pg/ojs-pg/internal/names"
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
@@ -560,44 +559,6 @@ func TestDispatchIsHeldForAll(t *testing.T) {
 		"retryable": 0, "pending": 0}}`)
 	r.gives("POST /admin/dispatch/hold", "", 200, `{"dispatch": {"held": true, "held_at": "*"}}`)
 	r.gives("POST /admin/dispatch/resume", "", 200, `{"dispatch": {"held": false, "held_at": null}}`)
-}
-
-// Workers name themselves: what is no plain text is quoted, or it would steer the operator's terminal.
-func TestTables(t *testing.T) {
-	t.Parallel()
-	type Counts struct {
-		Share float64 `json:"share"`
-		IDs   []int   `json:"ids"`
-	}
-	type row struct {
-		Name  string          `json:"name"`
-		At    time.Time       `json:"at"`
-		Until *time.Time      `json:"until,omitempty"`
-		Tags  []string        `json:"tags"`
-		About json.RawMessage `json:"about"`
-		Counts
-	}
-	until := time.Date(2031, 5, 4, 12, 0, 0, 0, time.UTC)
-	rows := []row{
-		{Name: "w1", Until: &until, Tags: []string{"a", "b"}, About: []byte("{}"), Counts: Counts{1.0 / 3, []int{7, 8}}},
-		{Name: "\x1b[2Jhere\n"},
-	}
-	var out strings.Builder
-	for _, err := range []error{admin.Table(&out, rows, "name", "share"), admin.Table(&out, rows[:1]), admin.Record(&out, rows[0].Counts)} {
-		if err != nil {
-			t.Error(err)
-		}
-	}
-	if want := `name             share
-w1               0.3333
-"\x1b[2Jhere\n"  0
-name  at  until                 tags  about  share   ids
-w1        2031-05-04T12:00:00Z  a,b   {}     0.3333  2
-share  0.3333
-ids    2
-`; out.String() != want {
-		t.Errorf("tables are\n%s, want\n%s", &out, want)
-	}
 }
 
 // 000 sections 8.1 and 10.2, and the spellings of others.
