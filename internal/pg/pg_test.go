@@ -218,6 +218,20 @@ func TestCreateServerRole(t *testing.T) {
 	if err != nil || !plain {
 		t.Errorf("the server's role is not what it should be (%v)", err)
 	}
+	for password, want := range map[string]bool{`it's "second"`: true, "first": false} {
+		address, err := url.Parse(d.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		address.User = url.UserPassword(role, password)
+		conn, err := pgx.Connect(t.Context(), address.String())
+		if (err == nil) != want {
+			t.Errorf("with %s: %v", password, err)
+		}
+		if err == nil {
+			_ = conn.Close(t.Context())
+		}
+	}
 }
 
 func TestReset(t *testing.T) {

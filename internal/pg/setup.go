@@ -2,6 +2,11 @@ package pg
 
 import (
 	"context"
+	"crypto/hmac"
+	"crypto/pbkdf2"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -47,12 +52,16 @@ func createLogin(ctx context.Context, url, role, password, groups string, grants
 		return fmt.Errorf("connect to create the role %s: %w", role, err)
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
+	secret, err := verifier(password)
+	if err != nil {
+		return fmt.Errorf("create the role %s: %w", role, err)
+	}
 	var statements []string
 	err = conn.QueryRow(ctx, `
 		select array_remove(array[
 			case when to_regrole(quote_ident($1)) is null then format('create role %I login in role ' || $3, $1::text) end,
 			format('alter role %I password %L', $1::text, $2::text)], null)
-			|| array(select format(g, $1::text) from unnest($4::text[]) g)`, role, password, groups, grants).Scan(&statements)
+			|| array(select format(g, $1::text) from unnest($4::text[]) g)`, role, secret, groups, grants).Scan(&statements)
 	if err != nil {
 		return fmt.Errorf("look for the role %s: %w", role, err)
 	}
@@ -62,6 +71,25 @@ func createLogin(ctx context.Context, url, role, password, groups string, grants
 		}
 	}
 	return nil
+}
+
+// verifier returns what PostgreSQL stores of a password of ASCII characters (SCRAM-SHA-256, RFC 5802), so that the password itself reaches
+// neither the server nor its log.
+func verifier(password string) (string, error) {
+	const rounds = 4096
+	salt := make([]byte, 16)
+	_, _ = rand.Read(salt) // never fails
+	salted, err := pbkdf2.Key(sha256.New, password, salt, rounds, sha256.Size)
+	if err != nil {
+		return "", fmt.Errorf("derive a verifier of the password: %w", err)
+	}
+	keyed := func(label string) []byte {
+		mac := hmac.New(sha256.New, salted)
+		mac.Write([]byte(label))
+		return mac.Sum(nil)
+	}
+	stored, encode := sha256.Sum256(keyed("Client Key")), base64.StdEncoding.EncodeToString
+	return fmt.Sprintf("SCRAM-SHA-256$%d:%s$%s:%s", rounds, encode(salt), encode(stored[:]), encode(keyed("Server Key"))), nil
 }
 
 // connectAlone opens a connection outside of any pool. The URL may be a server's, with settings of a pool.
