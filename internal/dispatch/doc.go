@@ -39,6 +39,18 @@
 // other way round: the Listener calls wake without its locks. Locks of batchers and of the list of jobs to give back are leafs: nothing
 // else is taken under them. No statement runs under a lock.
 //
+// # When an enqueue is tried again
+//
+// Each of these has one function, and each tries only what certainly did nothing:
+//
+//	pg.WithRetry               a statement that was never sent, or lost against another one (deadlock, serialization): twice more, at once
+//	pg.Batcher, runOrSplit     a statement that failed because of one of its jobs: each half of them by itself, and so on
+//	Dispatcher.retryBusy       a job that a limit refused while others hold what is left of it: five times, after 10 to 160 ms
+//	Dispatcher.retryLocked     a job whose id another transaction has locked: after 5 to 100 ms each time, until Options.Query is over
+//
+// Batches of HTTP (EnqueueMany, EnqueueEach, EnqueueOnce) are one statement each. pg.DB.WithLockRetry tries them again where a lock was in
+// the way, as retryLocked does.
+//
 // # What ojs.fetch_many guarantees
 //
 // handOut relies on this order of its rows: jobs are in fair order, and each row names its request; the jobs of a request follow one

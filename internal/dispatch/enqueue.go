@@ -9,51 +9,69 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
-// Enqueue makes one job, in one transaction with other callers' jobs. The error is a *pg.Error.
+// Enqueue makes one job, in one transaction with other callers' jobs. The error is a *pg.Error. What is tried again, and when, is in the
+// package comment.
 //
-// A job whose id the client chose may have to wait for another transaction with the same id, so it goes only with
-// jobs of the same tenant, does not wait long, and tries again until ctx ends.
+// A job with an id of the client's own may have to wait for another transaction with the same id. So it shares a transaction only with jobs
+// of its tenant.
 func (d *Dispatcher) Enqueue(ctx context.Context, job *NewJob) (sqlcgen.OjsJob, error) {
 	began := time.Now()
 	// The first try goes on when the caller leaves; later ones do not begin.
 	trying, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.opts.Query)
 	defer cancel()
-	combine, slower := d.enqueues, d.isolatedEnqueues
+	batcher, slower := d.enqueues, d.isolatedEnqueues
 	if job.ID != nil {
-		combine, slower = slower[0], slower[1:]
+		batcher, slower = slower[0], slower[1:]
 	}
-	made, _ := d.enqueueBy(trying, combine, job)
+	made, _ := d.enqueueBy(trying, batcher, job)
+	if busy(made.Err) {
+		made = d.retryBusy(ctx, trying, batcher, job, made)
+	}
+	if pg.Locked(made.Err) {
+		waiting, cancel := context.WithDeadline(ctx, began.Add(d.opts.Query))
+		defer cancel()
+		made = d.retryLocked(waiting, append([]*pg.Batcher[*NewJob, Settled]{batcher}, slower...), job, made)
+	}
+	return made.Job, made.Err
+}
+
+// retryBusy enqueues a job again that a limit refused only because other transactions hold what is left of it and may give it back. It
+// returns the last outcome.
+func (d *Dispatcher) retryBusy(ctx, trying context.Context, batcher *pg.Batcher[*NewJob, Settled], job *NewJob, made Settled) Settled {
 	for pause := busyPause; busy(made.Err) && pause < busyPause<<busyTries; pause *= 2 {
 		select {
 		case <-ctx.Done():
-			return made.Job, made.Err
+			return made
 		case <-time.After(pause):
 		}
-		if again, sent := d.enqueueBy(trying, combine, job); sent {
+		if again, sent := d.enqueueBy(trying, batcher, job); sent {
 			made = again
 		}
 	}
-	if !pg.Locked(made.Err) {
-		return made.Job, made.Err
-	}
-	waiting, cancel := context.WithDeadline(ctx, began.Add(d.opts.Query))
-	defer cancel()
-	first := true
-	pg.RetryLocked(waiting, func() (locked bool) {
-		if first {
-			first = false
+	return made
+}
+
+// retryLocked enqueues a job again whose id another transaction has locked, until that one ends or ctx does. It returns the last outcome.
+// Each try goes by the next batcher, which sends smaller batches, so that new jobs do not wait behind locked ones.
+func (d *Dispatcher) retryLocked(
+	ctx context.Context, batchers []*pg.Batcher[*NewJob, Settled], job *NewJob, made Settled,
+) Settled {
+	tried := true // by the caller; RetryLocked makes its first call without a pause
+	pg.RetryLocked(ctx, func() (locked bool) {
+		if tried {
+			tried = false
 			return true
 		}
-		if len(slower) > 0 {
-			combine, slower = slower[0], slower[1:]
+		if len(batchers) > 1 {
+			batchers = batchers[1:]
 		}
-		again, sent := d.enqueueBy(waiting, combine, job)
+		again, sent := d.enqueueBy(ctx, batchers[0], job)
 		if sent {
 			made = again
 		}
 		return sent && pg.Locked(made.Err)
 	})
-	return made.Job, made.Err
+	return made
 }
 
 // A job is tried again after busyPause, and then after twice as long each time, busyTries times.
