@@ -71,7 +71,10 @@ sqlc-diff:
 fmt: ## format all Go code
 	$(TOOL) gofumpt -w $$(git ls-files --cached --others --exclude-standard '*.go' | grep -v '^internal/sqlcgen/')
 
-lint: ## formatting, vet, staticcheck, errcheck, lines of at most 140 columns, go.mod
+# Words that leave a reader to guess who or what is meant. Migrations and the changelog are as they were published.
+UNCLEAR := whoever|whomever|doorman|and its like
+
+lint: ## formatting, vet, staticcheck, errcheck, lines of at most 140 columns, unclear words, go.mod
 	@unformatted=$$($(TOOL) gofumpt -l $$(git ls-files --cached --others --exclude-standard '*.go' | grep -v '^internal/sqlcgen/')); \
 	  [ -z "$$unformatted" ] || { echo "not formatted, make fmt:"; echo "$$unformatted"; exit 1; }
 	$(GO) vet ./...
@@ -79,6 +82,7 @@ lint: ## formatting, vet, staticcheck, errcheck, lines of at most 140 columns, g
 	$(TOOL) errcheck -ignoretests -exclude .errcheck-excludes ./...
 	@git ls-files --cached --others --exclude-standard '*.go' db/queries db/migrations db/code | grep -v '^internal/sqlcgen/' | xargs awk \
 	  '{ gsub(/\t/, "    ") } length > 140 { print FILENAME ":" FNR ": " length " columns, at most 140"; wide = 1 } END { exit wide }'
+	@! git grep -nEi '$(UNCLEAR)' -- '*.go' '*.md' db/code db/queries docs examples ':!CHANGELOG.md' || { echo "say who or what it is"; exit 1; }
 	$(GO) mod tidy -diff
 	$(GO) mod verify
 

@@ -289,7 +289,7 @@ func TestCompletionsDoNotSlowFetches(t *testing.T) {
 	}
 }
 
-// Whoever throttles or limits a tenant keeps decisions waiting, so that it must not read the numbers of all others.
+// A session that throttles or limits a tenant keeps decisions waiting, so it must not read the numbers of all others.
 func TestALimitReadsItsTenantAlone(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

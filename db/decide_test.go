@@ -73,7 +73,7 @@ func TestADecisionOfSeveralBites(t *testing.T) {
 	}
 }
 
-// A transaction of whoever configures may itself bring more rows than a bite has room for.
+// A transaction that configures may itself bring more rows than a bite has room for.
 func TestConfiguringAfterManyOwnJobs(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

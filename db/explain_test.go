@@ -370,7 +370,7 @@ func TestExplainTellsTenantsNothingOfOthers(t *testing.T) {
 	}
 }
 
-// Whoever looks changes nothing, and locks nothing: it works in a transaction that may only read, beside one that decides.
+// ojs.explain changes nothing, and locks nothing: it works in a transaction that may only read, beside one that decides.
 func TestExplainOnlyReads(t *testing.T) {
 	t.Parallel()
 	d := ruled(t)

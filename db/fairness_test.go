@@ -178,7 +178,7 @@ func owed(t *testing.T, q querier, queue string) int {
 }
 
 // Who joins a queue is spread over a step by those who joined it before, whatever goes on in other queues: 13 steps of the sequence that
-// spreads them are nearly a whole number, so with one sequence for all queues these ten would begin together, before whoever waits.
+// spreads them are nearly a whole number, so with one sequence for all queues these ten would begin together, before those that wait.
 func TestOtherQueuesDoNotBunchNewcomers(t *testing.T) {
 	t.Parallel()
 	service := pgtest.New(t).Service()

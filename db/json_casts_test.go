@@ -6,7 +6,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// A cast is a function of whoever made it. None of a caller's runs with the rights of a function that takes JSON of any type.
+// A cast runs a function of the role that made it. None of a caller's runs with the rights of a function that takes JSON of any type.
 func TestCastsOfCallersDoNotRunAsTheOwner(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

@@ -240,8 +240,8 @@ func TestALimitThatIsSetAgainIsCountedAgain(t *testing.T) {
 	equal(t, "one more", list[string](t, d.Service(), "select tenant_id from ojs.fetch('{q}', 5)"), "a")
 }
 
-// A rebuild waits for whoever is changing a limit, while dispatch goes on, and counts that limit anew, too, though a session has its count
-// locked.
+// A rebuild waits for a session that is changing a limit, while dispatch goes on, and counts that limit anew, too, though a session
+// has its count locked.
 func TestARebuildCountsALimitThatIsChanging(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

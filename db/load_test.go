@@ -19,7 +19,7 @@ func byLoad(t *testing.T, q querier, counts, workers string) string {
 		counts, workers), " ")
 }
 
-// A worker at its concurrency gets nothing, and one below it as many as it has room for, in one call and over several, whoever asks how;
+// A worker at its concurrency gets nothing, and one below it as many as it has room for, in one call and over several, by each strategy;
 // what it has got by another strategy counts once a heartbeat has named it.
 func TestAWorkerAtItsConcurrencyGetsNothing(t *testing.T) {
 	t.Parallel()

@@ -30,7 +30,7 @@ func TestStrategiesFollowTheModel(t *testing.T) {
 	})
 }
 
-// Jobs come, are cancelled, come back and are held in queues without fairness: the order is that in which they came, whoever sent them.
+// Jobs come, are cancelled, come back and are held in queues without fairness: the order is that in which they came, of all tenants alike.
 func TestFirstInFirstOutFollowsTheModel(t *testing.T) {
 	schedules(t, 3, (*model).firstIn)
 }

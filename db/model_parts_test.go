@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// Tenants that all have jobs throughout are close to their parts, whatever they share and whoever says how: jobs by weights that queues
-// and the deployment give or take away, what jobs cost, the time that attempts take.
+// Tenants that all have jobs throughout are close to their parts, whatever unit they share by, and wherever it is configured: jobs
+// by weights that queues and the deployment give or take away, what jobs cost, the time that attempts take.
 func TestPartsFollowTheModel(t *testing.T) {
 	schedules(t, 2, func(m *model) {
 		m.byWeights()

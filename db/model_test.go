@@ -197,7 +197,7 @@ func (m *model) isPaused(tenant, queue string) bool {
 	return false
 }
 
-// mayHave says whether a job is for whoever asks, if there is room for it.
+// mayHave says whether a job may go to the worker that asks, within its limits.
 func (m *model) mayHave(a ask, j *modelJob) bool {
 	pool := m.poolOf(a)
 	return slices.Contains(m.queuesOf(a), j.queue) && (a.tenant == "" || a.tenant == j.tenant) && !m.isPaused(j.tenant, j.queue) &&

@@ -239,7 +239,7 @@ func TestThrottlesByHand(t *testing.T) {
 	ringsAgree(t, d.Pool)
 }
 
-// The clock ends throttles of the rate without waiting for whoever sets limits of others, who tells of this tenant's, too.
+// The clock ends throttles of the rate without waiting for a session that sets limits of another tenant.
 func TestTheEndOfAThrottleOfTheRateWaitsForNobody(t *testing.T) {
 	t.Parallel()
 	d := crowded(t, map[string]int{"a": 10})

@@ -142,7 +142,7 @@ func TestACopyBeginsAnewWhileDispatchIsHeld(t *testing.T) {
 	}
 }
 
-// Whoever changes the settings may take long, and decisions go on.
+// A session that changes the settings may take long, and decisions go on.
 func TestAHoldWaitsForTheSettingsOutsideTheLane(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -168,7 +168,8 @@ func TestAHoldWaitsForTheSettingsOutsideTheLane(t *testing.T) {
 	}
 }
 
-// A new session whose transaction has enqueued jobs takes nothing in without the lane: whoever holds it would wait for that transaction.
+// A new session whose transaction has enqueued jobs takes nothing in without the lane: the session that holds it would wait for that
+// transaction.
 func TestANewSessionWithJobsOfItsOwn(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

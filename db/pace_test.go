@@ -71,7 +71,7 @@ func TestPaceOfPools(t *testing.T) {
 		"busy 5 2 0.4 00:45:00 5 0.625 00:20:36 00:56:15", "idle 0 0 0 - 0 0 - -")
 }
 
-// Whoever rolls up at the wrong moment counts twice, or not at all.
+// A roll-up at the wrong moment would count twice, or not at all.
 func TestPaceCountsEachJobOnce(t *testing.T) {
 	t.Parallel()
 	p := startPace(t)

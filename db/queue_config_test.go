@@ -149,7 +149,7 @@ func TestWhatAQueueCannotBe(t *testing.T) {
 	refused(t, operator, "OJ400", "select ojs.delete_queue('q', null)")
 }
 
-// What queues give is armed by whoever configures last, who therefore has to know of all.
+// The session that configures a queue last arms what queues give, and therefore has to see what all others did.
 func TestQueuesAreConfiguredOneAfterTheOther(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -194,7 +194,7 @@ func TestQueuesAreConfiguredOneAfterTheOther(t *testing.T) {
 	refused(t, tx, "OJ408", "select ojs.configure_queue('a', '{}')")
 }
 
-// Whoever creates a queue learns whether it was new, also when two do at once.
+// The call that creates a queue returns whether it was new, also when two do at once.
 func TestAQueueIsNewOnce(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

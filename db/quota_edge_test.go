@@ -40,7 +40,7 @@ func TestTheClockWaitsForNoTokens(t *testing.T) {
 	exec(t, d.Pool, "update ojs.cron set upcoming = array[ojs.now() - interval '1 second']")
 	exec(t, d.Pool, `insert into ojs.timer (due_at, kind, tenant_ids, ids)
 		select ojs.now() - interval '1 second', 'cron', array[tenant_id], array[id] from ojs.cron`)
-	// Whoever would wait fails here.
+	// A statement that would wait fails here.
 	exec(t, d.Pool, `create or replace function ojs._await_stripes(p_of ojs.allowance, p_stripes int[]) returns void language plpgsql
 		as 'begin raise exception $$waits$$; end'`)
 	producer := begin(t, service)

@@ -1670,7 +1670,7 @@ begin
             lead(r.start, 1, p_ask.count + 1) over (order by r.n) - r.start as jobs
         from unnest(p_ask.workers, p_ask.lease_ms, p_ask.starts) with ordinality r(worker_id, lease_ms, start, n)
     ), loaded as materialized (
-        -- Whoever has the row locked gives the worker jobs in a transaction that is still open. Nobody can see how many.
+        -- The session that has the row locked gives the worker jobs in a transaction that is still open. No other session sees how many.
         select r.*, a.active, case when w.concurrency is not null and l.ids is not null then greatest(w.concurrency - a.active, 0)
             when w.concurrency is not null then 0 end as room
         from request r
@@ -5021,7 +5021,8 @@ declare
     v_left    bigint;
 begin
     with held as materialized (
-        -- Half of them get tokens, the emptier ones, so that the others are there for whoever enqueues meanwhile; all, where none has any.
+        -- Half of them get tokens, the emptier ones, so that the others stay free for sessions that enqueue meanwhile; all of them do
+        -- where none has any.
         select s.n, s.tokens[p_look.nth] as tokens from ojs.stripe s
         where s.tenant_id = p_look.tenant_id and s.queue = p_look.queue and (s.n < v_stripes or p_look.missing < 0)
         order by s.tokens[p_look.nth], s.n
@@ -12528,7 +12529,7 @@ declare
     v_old ojs.tenant;
     v_new ojs.tenant;
 begin
-    -- Before the lane, because whoever has one of these locked would keep decisions waiting.
+    -- Before the lane, because a session that has one of these rows locked would keep decisions waiting.
     delete from ojs.tenant_role r where r.tenant_id = p_tenant;
     delete from ojs.cron_run r where r.tenant_id = p_tenant;
     delete from ojs.tenant_tier t where t.tenant_id = p_tenant;
@@ -13839,7 +13840,7 @@ begin
     elsif (cardinality(p_scopes) > 0 and p_scopes <@ '{produce,work,read,admin}') is not true then
         perform ojs._raise('OJ422', 'scopes must be one or more of produce, work, read, admin', '{"field": "scopes"}');
     elsif p_tenant is null and not 'admin' = any (p_scopes) then
-        -- Otherwise whoever forgets the tenant would make a key for all of them.
+        -- Otherwise a call that forgets the tenant would make a key for all of them.
         perform ojs._raise('OJ422', 'a key of no tenant is an operator''s and needs the scope admin', '{"field": "tenant"}');
     elsif exists (select from unnest(p_queues) q where ojs._queue_name(q) is not true) or cardinality(p_queues) not between 1 and 100 then
         perform ojs._raise('OJ400', 'queues must be at most 100 names of queues', '{"field": "queues"}');
@@ -14282,7 +14283,7 @@ CREATE FUNCTION ojs.doctor(p_max_conns integer DEFAULT NULL::integer, p_servers 
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
-    -- Without the groups, as after a restore, whoever asks who is a member of one is answered with an error.
+    -- Where the groups are missing, as after a restore, to ask for the members of one is an error.
     if exists (select from unnest('{ojs_owner,ojs_service,ojs_operator,ojs_producer,ojs_worker,ojs_tenant}'::text[]) g
             where to_regrole(g) is null) then
         return query select * from ojs._doctor_privileges();
@@ -15373,7 +15374,7 @@ CREATE FUNCTION ojs.plan_cron(p_id uuid, p_rev bigint, p_upcoming timestamp with
     SET enable_partition_pruning TO 'off'
     AS $$
 begin
-    -- A transaction that stays open with one cron job would keep whoever plans waiting, and with it all others that want a plan.
+    -- A transaction that stays open with one cron job would keep the session that plans waiting, and with it all others that want a plan.
     perform from ojs.cron c where c.id = p_id and c.rev = p_rev for update skip locked;
     if not found then
         return;
@@ -15734,7 +15735,7 @@ begin
     -- Jobs that no decision has read yet join with the priority they have now.
     perform ojs._stop_decisions();
     v_old := ojs._job_for(p_id, v_tenant);
-    -- Whoever holds the lane waits for no job.
+    -- The session that holds the lane waits for no job.
     select * into v_old from ojs.job j where j.id = v_old.id and j.tenant_id = v_old.tenant_id for update nowait;
     if exists (select from ojs.departure d where d.tenant_id = v_old.tenant_id) then
         perform ojs._raise('OJ409', format('tenant %s is being deregistered', v_old.tenant_id), jsonb_build_object('job_id', p_id));

@@ -482,7 +482,7 @@ func TestFS92FairShare(t *testing.T) {
 	wantShares(t, dealt(t, service, 7*20, "tenant_id", fetchWork), map[string]int{tenants[0]: 5, tenants[1]: 1, tenants[2]: 1})
 }
 
-// FS 9.3: tenants take turns within a priority. A job of a higher one goes first, whoever has had how much.
+// FS 9.3: tenants take turns within a priority. A job of a higher one goes first, however much its tenant has had.
 func TestFS93FairnessIsWithinAPriority(t *testing.T) {
 	t.Parallel()
 	service := pgtest.New(t).Service()

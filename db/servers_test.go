@@ -66,7 +66,7 @@ func TestWhoIsOnDuty(t *testing.T) {
 	}
 }
 
-// Whoever is not on duty does nothing, is not woken, and writes nothing; without a token the work is done all the same.
+// A server that is not on duty does nothing, is not woken, and writes nothing; without a token the work is done all the same.
 func TestTickOffDuty(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -105,7 +105,7 @@ func TestTickOffDuty(t *testing.T) {
 	}
 }
 
-// While dispatch is held nothing runs, whoever asks and however; everything else goes on, and afterwards everything does.
+// While dispatch is held nothing is handed out, by any way of asking; everything else goes on, and afterwards everything does.
 func TestHeldDispatch(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

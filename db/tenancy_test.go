@@ -181,7 +181,7 @@ func TestEveryTableCanBePublished(t *testing.T) {
 	rollback(t, tx)
 }
 
-// The planner would tell how often a value occurs, whoever's it is.
+// The planner would tell how often a value occurs in the jobs of all tenants.
 func TestNoStatisticsOfTenantsData(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

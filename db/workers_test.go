@@ -739,7 +739,7 @@ func TestQueuesOfAFetchAreNoted(t *testing.T) {
 	exec(t, service, "select ojs.register_worker('js-1', p_queues => '{mail}')")
 	serve("later", "go-7 video heartbeat", "js-1 mail heartbeat")
 
-	// Whoever asks for each queue by itself does not have its row written each time.
+	// A worker that asks for each queue by itself does not have its row written each time.
 	for i := range 150 {
 		fetch("go-7", fmt.Sprintf("{q%d}", i))
 	}
@@ -748,7 +748,7 @@ func TestQueuesOfAFetchAreNoted(t *testing.T) {
 	}
 }
 
-// Whoever works without a heartbeat is known by the jobs that it has in hand, and by waiting.
+// A worker without a heartbeat is known by the jobs that it holds, and by waiting.
 func TestWorkersWithoutHeartbeats(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

@@ -152,7 +152,7 @@ func (c *campaign) fillDisk(r *rand.Rand, d *disk) error {
 		return err
 	}
 	if d == c.pg.wal {
-		// Whoever writes next needs a new file.
+		// The next write needs a new file.
 		_ = c.pg.primary.do("select pg_switch_wal()")
 	}
 	for deadline := time.Now().Add(5 * time.Second); c.pg.primary.logged(noSpace) == before && time.Now().Before(deadline); {

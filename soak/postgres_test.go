@@ -449,7 +449,7 @@ func (c *cluster) salvage(to string) string {
 		c.bin, target, c.primary.port, c.password)
 }
 
-// throughURL is the address of the database by way of proxies, one per node, for whoever needs the primary.
+// throughURL is the address of the database by way of proxies, one per node, for clients that need the primary.
 func throughURL(proxies []*proxy, user, password string) string {
 	var hosts []string
 	for _, x := range proxies {

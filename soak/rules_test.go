@@ -238,10 +238,10 @@ func (f *findings) paused(of scope, values []setting, mine []attempt) {
 	}
 }
 
-// limited: of attempts that certainly ran at the same time, all others ran when the last one was dispatched. That was after all had been
-// asked for and before all had been received, so in that time the limit must have allowed their number. Whoever asked when there may have
-// been no limit may have been dispatched by a transaction that the count of a new limit did not see. Such attempts are counted by what is
-// asked for after they were received.
+// limited: of attempts that certainly ran at the same time, all others ran when the last one was dispatched. That was after all had
+// been asked for and before all had been received, so in that time the limit must have allowed their number. A request that asked when
+// there may have been no limit may have been dispatched by a transaction that the count of a new limit did not see. Such attempts are
+// counted by what is asked for after they were received.
 func (f *findings) limited(of scope, values []setting, mine []attempt) {
 	var running []attempt
 	for _, a := range mine {

@@ -394,7 +394,7 @@ func (f *findings) answered(r row, s *story, moves []move) {
 			}
 		case 409:
 			// Asked once only, nobody but the one who asks can have completed this attempt; unless a dead letter came back to life,
-			// which begins to count anew, and whoever had the other attempt of this number completed it.
+			// which begins to count anew, and the client with the other attempt of this number completed it.
 			other := slices.ContainsFunc(s.finishes,
 				func(o entry) bool { return o.Attempt == e.Attempt && o.Lease != e.Lease && o.How == ack })
 			if e.Asked == 1 && !other && slices.Contains(states, "completed") {

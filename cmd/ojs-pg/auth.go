@@ -25,7 +25,8 @@ func authFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{
 			Name: "auth", Sources: cli.EnvVars("OJS_AUTH"),
-			Usage: "`WAYS` to know callers, separated by commas: api-key (see ojs-pg key), jwt, or none: whoever reaches the port may do " +
+			Usage: "`WAYS` to know callers, separated by commas: api-key (see ojs-pg key), jwt, or none: " +
+				"every client that reaches the port may do " +
 				"anything; none is the default on loopback addresses only",
 			Validator: func(ways string) error {
 				list := strings.Split(ways, ",")

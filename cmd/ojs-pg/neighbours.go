@@ -29,7 +29,7 @@ func neighbourCommands() []*cli.Command {
 				&cli.StringFlag{Name: "action", Sources: cli.EnvVars("OJS_ADMIN_ACTION"), Usage: "lower the `weight`, concurrency or rate"},
 				&cli.Float64Flag{Name: "factor", Sources: cli.EnvVars("OJS_ADMIN_FACTOR"), Usage: "to which `PART` of what it is"},
 				&cli.DurationFlag{Name: "lasts", Sources: cli.EnvVars("OJS_ADMIN_LASTS"), Usage: "for how `LONG`, such as 30m"},
-				&cli.StringFlag{Name: "reason", Sources: cli.EnvVars("OJS_ADMIN_REASON"), Usage: "`WHY`, for whoever asks later"},
+				&cli.StringFlag{Name: "reason", Sources: cli.EnvVars("OJS_ADMIN_REASON"), Usage: "`WHY`, for the audit trail"},
 			},
 		},
 		{Name: "release", Usage: "end the throttle of the tenant of --tenant", Action: withAdmin("", releaseThrottle)},

@@ -68,7 +68,7 @@ func TestHeartbeatsDoNotOutliveATimeout(t *testing.T) {
 	}
 }
 
-// Whoever starts a first server is shown the view that fits a screen.
+// An operator who starts a first server is shown the view that fits a screen.
 func TestTheWelcome(t *testing.T) {
 	t.Parallel()
 	var out strings.Builder

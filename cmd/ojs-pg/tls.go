@@ -63,7 +63,7 @@ func secured(c *cli.Command, socket net.Listener) (net.Listener, error) {
 // lookEvery is the shortest time between two looks whether the files have changed.
 const lookEvery = time.Second
 
-// certificate is read again when its files have changed, which whoever renews it need not tell.
+// certificate is a TLS certificate that is read again when its files have changed.
 type certificate struct {
 	cert, key string
 	log       *slog.Logger

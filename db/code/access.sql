@@ -32,7 +32,7 @@ select ojs._to_each('{
         now, current_tenant, help}',
     'grant execute on function %s to ojs_service, ojs_operator, ojs_tenant');
 
--- Helpers that views, columns' defaults, policies and triggers call with the rights of whoever reads or writes.
+-- Helpers that views, columns' defaults, policies and triggers call with the rights of the role that reads or writes.
 select ojs._to_each('{
         _default_tenant, _required_tenant, _tenant_valid, _uuid_v7, _type_only, _no_type, _raise, _with_fault, _refuse_long, _first_state,
         _attempts, _retry_max_attempts, _defaulted, _result_until, _arrivals, _recent, _deficit, _oldest_aside,

@@ -1,11 +1,11 @@
 -- A trigger that enqueues: psql "$DATABASE_URL" -f trigger.sql
--- Whoever inserts into the table, by whatever program, has a job enqueued in his transaction.
+-- Each insert into the table, by any program, enqueues a job in the same transaction.
 \set ON_ERROR_STOP on
 
 create table if not exists public.signups (id bigint generated always as identity primary key, tenant text not null, email text not null);
 
--- Jobs belong to whoever logged in, so a trigger gives nobody rights on jobs that he has not: the application's login is a member of
--- ojs_producer and may enqueue for any tenant, or it is a tenant's own and may enqueue for that one.
+-- The trigger enqueues with the rights of the login that inserts. The application's login is a member of ojs_producer and may enqueue for
+-- any tenant, or it belongs to a tenant and may enqueue for that one.
 create or replace function public.enqueue_welcome() returns trigger
 language plpgsql as $$
 begin

@@ -9,7 +9,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
-// Filter picks dead letters.
+// Filter selects dead letters.
 type Filter struct {
 	Queue     *string    `json:"queue" check:"name"`
 	Type      *string    `json:"type" check:"name"`
@@ -23,7 +23,7 @@ type Filter struct {
 	age *time.Duration // instead of Until: how long ago, by the database's clock
 }
 
-// Check reads the age, and takes both names of the tenant.
+// Check reads the age, and accepts both names of the tenant.
 func (f *Filter) Check(o *jsonbody.Object) {
 	tenant, err := jsonbody.SameTenant(o.At("tenant"), f.Tenant, f.TenantID)
 	if f.Tenant = tenant; err != nil {
@@ -34,8 +34,8 @@ func (f *Filter) Check(o *jsonbody.Object) {
 	}
 }
 
-// ReadAge reads Older, which its writer calls name, beside until: a time, or an age such as P30D for until 30 days ago. Nothing here counts
-// forward from now, so what does, +P30D, is refused.
+// ReadAge reads Older, which the client calls name: a time, or an age such as P30D. The age means
+// until that long ago. +P30D, which counts forward from now elsewhere, is refused.
 func (f *Filter) ReadAge(name, until string) error {
 	if f.Older == nil {
 		return nil
@@ -56,8 +56,8 @@ func (f *Filter) ReadAge(name, until string) error {
 	return nil
 }
 
-// Bound turns an age into a time, by the clock that dead letters are dated with; it gives a filter without either the present, if it is
-// to have a bound.
+// Bound turns an age into a time, by the clock of the database. If required, a filter without an
+// upper bound gets the present as its bound.
 func (f *Filter) Bound(ctx context.Context, q *sqlcgen.Queries, required bool) error {
 	age := f.age
 	if age == nil && required {
@@ -71,41 +71,42 @@ func (f *Filter) Bound(ctx context.Context, q *sqlcgen.Queries, required bool) e
 	return err
 }
 
-// counting is the filter as the statements take it that count.
+// counting returns the filter as parameters of the statements that count.
 func (f *Filter) counting(tenant *string) sqlcgen.DeadLetterCountParams {
 	return sqlcgen.DeadLetterCountParams{
 		Queue: f.Queue, Type: f.Type, ErrorType: f.ErrorType, Since: f.Since, Until: f.Until, Tenant: tenant,
 	}
 }
 
-// changing is the filter as the statements take it that change at most limit jobs.
+// changing returns the filter as parameters of the statements that change at most limit jobs.
 func (f *Filter) changing(limit int32, tenant *string) sqlcgen.RetryDeadLettersParams {
 	return sqlcgen.RetryDeadLettersParams{
 		Queue: f.Queue, Type: f.Type, ErrorType: f.ErrorType, Since: f.Since, Until: f.Until, MaxJobs: limit, Tenant: tenant,
 	}
 }
 
-// Count is how many dead letters the filter lets pass.
+// Count returns how many dead letters match.
 func (f *Filter) Count(ctx context.Context, q *sqlcgen.Queries, tenant *string) (int64, error) {
 	return q.DeadLetterCount(ctx, f.counting(tenant))
 }
 
-// Retry puts at most limit of them back into their queues and says how many.
+// Retry puts at most limit of them back into their queues, and returns how many.
 func (f *Filter) Retry(ctx context.Context, q *sqlcgen.Queries, limit int32, tenant *string) (int32, error) {
 	return q.RetryDeadLetters(ctx, f.changing(limit, tenant))
 }
 
-// CountFailed is how many jobs that failed for good the filter lets pass, dead letters or not.
+// CountFailed returns how many jobs that failed for good match, whether they are dead letters or
+// not.
 func (f *Filter) CountFailed(ctx context.Context, q *sqlcgen.Queries, tenant *string) (int64, error) {
 	return q.FailedCount(ctx, sqlcgen.FailedCountParams(f.counting(tenant)))
 }
 
-// RetryFailed has at most limit of them run again and says how many.
+// RetryFailed runs at most limit of them again, and returns how many.
 func (f *Filter) RetryFailed(ctx context.Context, q *sqlcgen.Queries, limit int32, tenant *string) (int32, error) {
 	return q.RetryMany(ctx, sqlcgen.RetryManyParams(f.changing(limit, tenant)))
 }
 
-// Purge deletes at most limit of them and says how many.
+// Purge deletes at most limit dead letters, and returns how many.
 func (f *Filter) Purge(ctx context.Context, q *sqlcgen.Queries, limit int32, tenant *string) (int32, error) {
 	return q.PurgeDeadLetters(ctx, sqlcgen.PurgeDeadLettersParams(f.changing(limit, tenant)))
 }

@@ -17,14 +17,14 @@ type Dispatch struct {
 	sqlcgen.OjsDispatch
 }
 
-// Neighbours are the settings, the noisy tenants, and those that are throttled.
+// Neighbours are the settings of the watch, the noisy tenants, and the throttled ones.
 type Neighbours struct {
 	Settings  sqlcgen.NeighbourWatchRow   `json:"settings"`
 	Noisy     []sqlcgen.OjsNoisyNeighbour `json:"noisy"`
 	Throttles []sqlcgen.OjsThrottles      `json:"throttles"`
 }
 
-// NoisyNeighbours are all of them, most rows of each list.
+// NoisyNeighbours reads all three, with at most most rows in each list.
 func NoisyNeighbours(ctx context.Context, q *sqlcgen.Queries, most int32) (n Neighbours, err error) {
 	if n.Settings, err = q.NeighbourWatch(ctx); err != nil {
 		return n, err
@@ -36,7 +36,8 @@ func NoisyNeighbours(ctx context.Context, q *sqlcgen.Queries, most int32) (n Nei
 	return n, err
 }
 
-// QueueConfig reads what SQL knows about a queue; one without a row has no configuration. For a tenant it is without the tenants' weights.
+// QueueConfig reads the configuration of a queue. A queue without a row has none. For a tenant the
+// weights of tenants are left out.
 func QueueConfig(ctx context.Context, q *sqlcgen.Queries, name string, tenant *string) (sqlcgen.QueueConfigRow, error) {
 	rows, err := q.QueueConfig(ctx, sqlcgen.QueueConfigParams{Queue: name, Tenant: tenant})
 	if err != nil {
@@ -49,8 +50,9 @@ func QueueConfig(ctx context.Context, q *sqlcgen.Queries, name string, tenant *s
 	return sqlcgen.QueueConfigRow{Name: name, State: StatusOf(len(pause) > 0), Config: json.RawMessage("{}")}, err
 }
 
-// OneQueue reads a queue over all tenants, or the tenant's part of it. Queues need not be created, so a queue without
-// a row is empty. exists is false then: it has had no job (of the tenant), and neither a configuration nor a pause.
+// OneQueue reads a queue: over all tenants, or the tenant's part of it. Queues need not be created,
+// so an unknown queue is an empty one; exists is false if it has had no job (of the tenant), no
+// configuration and no pause.
 func OneQueue(ctx context.Context, q *sqlcgen.Queries, name string, tenant *string) (row sqlcgen.QueuesRow, exists bool, err error) {
 	rows, err := q.Queues(ctx, sqlcgen.QueuesParams{Tenant: tenant, Names: []string{name}})
 	if err != nil {
@@ -64,13 +66,15 @@ func OneQueue(ctx context.Context, q *sqlcgen.Queries, name string, tenant *stri
 	return sqlcgen.QueuesRow{Name: name, Status: StatusOf(paused), Paused: paused}, paused, err
 }
 
-// Worker is one of admin API section 9.1, with the jobs it holds. Its state is what it says it does, or stale.
+// Worker is a worker of admin API section 9.1, with the jobs that it holds. Its state is what the
+// worker says that it does, or stale.
 type Worker struct {
 	sqlcgen.WorkersRow
 	Jobs []sqlcgen.WorkerJobsRow `json:"jobs,omitempty"`
 }
 
-// OneWorker reads a worker: the tenant's; for nil that of no tenant, else the only one of that name.
+// OneWorker reads a worker of the tenant. For nil it reads the worker without a tenant, or else the
+// only one with that id.
 func OneWorker(ctx context.Context, q *sqlcgen.Queries, id string, tenant *string) (w Worker, err error) {
 	rows, err := q.Workers(ctx, sqlcgen.WorkersParams{WorkerID: &id, Tenant: tenant, MaxRows: 1})
 	if err != nil {
@@ -84,12 +88,13 @@ func OneWorker(ctx context.Context, q *sqlcgen.Queries, id string, tenant *strin
 	return w, err
 }
 
-// Of is what a rule is about, a tenant, a queue or a tenant in a queue, and why there is one.
+// Of is what a rule is about (a tenant, a queue, or a tenant in a queue), and the reason for the
+// rule.
 type Of struct {
 	Queue, Tenant, Reason *string
 }
 
-// Switch stops or resumes dispatch.
+// Switch is Pause or Resume.
 type Switch func(q *sqlcgen.Queries, ctx context.Context, of Of) (sqlcgen.OjsRule, error)
 
 // Pause stops dispatch (ojs.pause).
@@ -97,7 +102,7 @@ func Pause(q *sqlcgen.Queries, ctx context.Context, of Of) (sqlcgen.OjsRule, err
 	return q.Pause(ctx, sqlcgen.PauseParams{Queue: of.Queue, Tenant: of.Tenant, Reason: of.Reason})
 }
 
-// Resume lets dispatch go on (ojs.resume).
+// Resume ends a pause (ojs.resume).
 func Resume(q *sqlcgen.Queries, ctx context.Context, of Of) (sqlcgen.OjsRule, error) {
 	return q.Resume(ctx, sqlcgen.ResumeParams{Queue: of.Queue, Tenant: of.Tenant})
 }

@@ -55,7 +55,7 @@ func Table[T any](w io.Writer, rows []T, columns ...string) error {
 	return nil
 }
 
-// Age is a time in at most nine columns, in its two largest units; "-" if there is none.
+// Age formats a time in at most nine columns, in its two largest units; "-" if it is zero.
 func Age(seconds float64) string {
 	switch n := int64(seconds); {
 	case seconds <= 0:
@@ -71,7 +71,7 @@ func Age(seconds float64) string {
 	}
 }
 
-// Record prints one row, a struct, as a line for each column.
+// Record prints one row, a struct, with one line for each column.
 func Record[T any](w io.Writer, row T) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	v := reflect.ValueOf(row)
@@ -106,7 +106,7 @@ func columnsOf(t reflect.Type) []string {
 	return names
 }
 
-// field is the field of a row, or of a row embedded in it, that has a JSON name.
+// field returns the field with a JSON name, of a row or of a row embedded in it.
 func field(v reflect.Value, name string) reflect.Value {
 	return v.FieldByIndex(fieldOf(v.Type(), name).Index)
 }
@@ -120,7 +120,7 @@ func fieldOf(t reflect.Type, name string) reflect.StructField {
 	panic(fmt.Sprintf("%s has no field %s", t, name))
 }
 
-// cell is a value as a person reads it; empty if there is none.
+// cell returns a value as text for a person, "" if there is none.
 func cell(v reflect.Value) string {
 	text := plain(v)
 	// Workers name themselves, and their escape sequences would steer the operator's terminal.

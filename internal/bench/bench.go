@@ -166,7 +166,7 @@ type database struct {
 	name    string
 	admin   string // URL of the role that migrated it
 	service string // URL of the role that a server has
-	role    string // to be taken by whoever logs in at service
+	role    string // that a login at service takes
 	// What is to be done in the end.
 	drop, down bool
 	control    *pgx.Conn // of the administrator, for one caller at a time

@@ -279,7 +279,7 @@ func TestLightLoad(t *testing.T) {
 	}
 }
 
-// A hog computes until it is stopped, or until whoever started it gives up.
+// A hog computes until it is stopped, or until the program that started it ends.
 func TestHogsEnd(t *testing.T) {
 	t.Parallel()
 	program, err := os.Executable()

@@ -6,8 +6,9 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
-// Can puts jobs into the database's place, before the Dispatcher is used: it makes what a FETCH gets, every settlement succeeds, and every
-// job is accepted. It is there to measure what everything else costs.
+// Can replaces the database, before the Dispatcher is used: a FETCH gets what jobs makes, every
+// settlement succeeds, and every job is accepted. A benchmark measures with it what everything else
+// costs.
 func (d *Dispatcher) Can(jobs func(count int) []sqlcgen.OjsJob) {
 	d.send = statements{
 		fetch: func(_ context.Context, parts []*part) error {

@@ -15,8 +15,9 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
-// NewJob is a job to be, one field for each column of ojs.enqueue_rows. A nil field says nothing. The byte slices are not copied: they
-// may be parts of a request's body, which must not change until the job is made.
+// NewJob is a job to enqueue, with one field for each column of ojs.enqueue_rows. A nil field
+// leaves the value to SQL. The byte slices are not copied: they may be parts of a request's body,
+// which must not change until the job is stored.
 type NewJob struct {
 	Type, Queue            []byte // text
 	Args                   []byte // JSON array
@@ -40,7 +41,7 @@ func (j *NewJob) QueueName() string {
 	return string(j.Queue)
 }
 
-// size is about how many bytes the job has in a statement.
+// size returns about how many bytes the job takes in a statement.
 func (j *NewJob) size() int {
 	return len(j.Type) + len(j.Queue) + len(j.Args) + len(j.Meta) + len(j.Retry) + len(j.Options) + len(j.Extra) + len(j.Tags) + 64
 }
@@ -48,7 +49,8 @@ func (j *NewJob) size() int {
 const enqueueRows = "select " + outcomeColumns + ", tenant_id, id, state, max_attempts, created_at, scheduled_at, expires_at, meta, " +
 	"retry, priority from ojs.enqueue_rows($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)"
 
-// columns are the parameters of ojs.enqueue_rows: a list for each field that one of the jobs has.
+// columns holds the parameters of ojs.enqueue_rows: an array for each field that at least one job
+// has.
 type columns struct {
 	types, queues          [][]byte
 	args                   [][]byte
@@ -64,7 +66,7 @@ type columns struct {
 	tenants                []*string
 }
 
-// columnsOf returns an error where an id is no UUID.
+// columnsOf builds the parameters for the jobs. It fails if an id is no UUID.
 func columnsOf(jobs []*NewJob) (*columns, error) {
 	c := &columns{types: make([][]byte, len(jobs)), args: make([][]byte, len(jobs))}
 	for n, j := range jobs {
@@ -94,7 +96,8 @@ func columnsOf(jobs []*NewJob) (*columns, error) {
 	return c, nil
 }
 
-// put gives job n of a list its value in a column, which is made when the first job has one.
+// put sets the value of job n in a column. The column is made when the first job has a value for
+// it.
 func put[T any](column *[]T, value T, given bool, n, jobs int) {
 	if !given {
 		return
@@ -105,7 +108,8 @@ func put[T any](column *[]T, value T, given bool, n, jobs int) {
 	(*column)[n] = value
 }
 
-// enqueue makes the jobs and hands over what became of each: what was sent, completed by what the database says, or why there is none.
+// enqueue inserts the jobs with ojs.enqueue_rows and calls made for each of them with the stored
+// job or its error.
 func enqueue(
 	ctx context.Context, db sqlcgen.DBTX, jobs []*NewJob, tenant *string, each bool, made func(n int, job sqlcgen.OjsJob, err error),
 ) error {
@@ -136,7 +140,7 @@ func enqueue(
 	})
 }
 
-// made is what is stored of a job as it was sent.
+// made returns the job as it is stored, as far as the client has sent it.
 func (j *NewJob) made() (job sqlcgen.OjsJob, err error) {
 	job = sqlcgen.OjsJob{
 		Type: string(j.Type), Queue: "default", Args: j.Args, Options: j.Options, Extra: j.Extra,
@@ -163,7 +167,7 @@ func (j *NewJob) made() (job sqlcgen.OjsJob, err error) {
 	return job, nil
 }
 
-// appendJSON writes the job as ojs.enqueue_once takes it.
+// appendJSON appends the job in the form that ojs.enqueue_once takes.
 func (j *NewJob) appendJSON(b []byte) []byte {
 	b = append(b, '{')
 	raw := func(name string, value []byte) {

@@ -13,8 +13,9 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
-// decider takes decisions for groups in line. There is one for requests that SQL surely accepts, so that they are decided together, and
-// one for the others, so that no request shares a transaction with one that is refused, or waits for it.
+// decider takes decisions for a queue of groups, one after the other. There are two: one for
+// requests that SQL certainly accepts, so that they share decisions, and one for all others, so
+// that a request that SQL refuses fails alone.
 type decider struct {
 	groups   int  // in one decision
 	limit    int  // of decisions in flight
@@ -28,13 +29,13 @@ type decider struct {
 	company    chan struct{} // tells that as many have arrived as were answered; holds one
 }
 
-// gatherFor is how long a decision waits at most for requests to share it.
+// gatherFor is the longest time that a decision waits for more requests to share it.
 const gatherFor = time.Millisecond
 
-// gather lets requests arrive that are likely to come at once, so that they share a decision: the
-// fixed cost of one is that of many jobs. It waits while the last decision, not a millisecond ago,
-// gave several requests all they asked for, and fewer have arrived since. Needs Dispatcher.mu,
-// which it gives up meanwhile.
+// gather waits for requests that are likely to arrive at once, so that they share a decision: a
+// decision costs as much as many jobs. It waits only if the last decision, less than a millisecond
+// ago, gave several requests all that they asked for, and fewer have arrived since. The caller
+// holds Dispatcher.mu, which gather releases meanwhile.
 func (d *Dispatcher) gather(s *decider) {
 	left := gatherFor - time.Since(s.answeredAt)
 	if s.answered < 2 || s.came >= s.answered || left <= 0 {
@@ -50,7 +51,8 @@ func (d *Dispatcher) gather(s *decider) {
 	d.mu.Lock()
 }
 
-// arrived counts a request that has arrived, and tells gather when as many have as the last decision answered. Needs Dispatcher.mu.
+// arrived counts a new request. It ends gather when as many requests have arrived as the last
+// decision answered. The caller holds Dispatcher.mu.
 func (s *decider) arrived() {
 	if s.came++; s.came == s.answered {
 		select {
@@ -60,7 +62,7 @@ func (s *decider) arrived() {
 	}
 }
 
-// answers notes what a decision gave its requests. Needs Dispatcher.mu.
+// answers notes how many requests a decision answered. The caller holds Dispatcher.mu.
 func (s *decider) answers(parts []*part) {
 	s.answered, s.answeredAt, s.came = 0, time.Now(), 0
 	select {
@@ -76,7 +78,7 @@ func (s *decider) answers(parts []*part) {
 	}
 }
 
-// part is one group's share of a decision.
+// part is the share of one group in a decision.
 type part struct {
 	g           *group
 	requests    []*request // waiting ones, then requeued ones, then new ones
@@ -92,7 +94,7 @@ type part struct {
 	each []outcome // instead of jobs and err, where requests were decided one by one
 }
 
-// fetched is what a call of ojs.fetch_many returned.
+// fetched is the result of a call of ojs.fetch_many.
 type fetched struct {
 	jobs  []sqlcgen.OjsJob
 	pool  int            // of the workers; 0: none that is configured
@@ -102,7 +104,7 @@ type fetched struct {
 	cut   bool           // the call stopped early: there may be more
 }
 
-// run is which of the jobs of a call a request got.
+// run is the range of a call's jobs that one request gets.
 type run struct {
 	from, jobs int
 	short      int // jobs that it asked for and its worker has no room for
@@ -126,7 +128,8 @@ type outcome struct {
 	full bool // its worker has no room for a job
 }
 
-// lineUp puts a group in line if it has something to decide, and starts a decision if there is room for one. Needs Dispatcher.mu.
+// lineUp queues a group for a decision if it has requests to decide, and starts a decision if fewer
+// are running than may. The caller holds Dispatcher.mu.
 func (d *Dispatcher) lineUp(g *group) {
 	s := g.decider
 	if !g.inLine && (g.incoming.Len()+g.requeued.Len() > 0 || g.pollDue && g.waiting.Len() > 0) {
@@ -139,8 +142,9 @@ func (d *Dispatcher) lineUp(g *group) {
 	}
 }
 
-// decide takes one decision after the other until no group is in line. A panic of a statement is the error of its requests; one in this
-// goroutine's bookkeeping ends the process, because requests would wait for ever.
+// decide takes decisions until no group is queued. A panic in a statement becomes the error of its
+// requests. A panic in this goroutine's bookkeeping ends the process, because requests would wait
+// for ever.
 func (d *Dispatcher) decide(s *decider) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -163,7 +167,7 @@ func (d *Dispatcher) decide(s *decider) {
 	d.idle.Broadcast()
 }
 
-// tellSlow logs a decision that took long, one in a minute at most. Needs Dispatcher.mu.
+// tellSlow logs a decision that took long, at most one per minute. The caller holds Dispatcher.mu.
 func (d *Dispatcher) tellSlow(parts []*part, took time.Duration) {
 	if len(parts) == 0 || took < toldDecision || time.Since(d.slowTold) < time.Minute {
 		return
@@ -176,7 +180,7 @@ func (d *Dispatcher) tellSlow(parts []*part, took time.Duration) {
 	d.log.Warn("a decision took long; the next one is told in a minute", "took", took, "requests", requests, "queues", parts[0].g.queues)
 }
 
-// take chooses what the next decision is about, and says how many groups of each tenant are in it.
+// take chooses the groups of the next decision. taken counts them by tenant.
 func (d *Dispatcher) take(s *decider) (parts []*part, taken map[string]int) {
 	room := d.opts.Jobs
 	taken = map[string]int{}
@@ -214,8 +218,8 @@ func (d *Dispatcher) take(s *decider) (parts []*part, taken map[string]int) {
 	return parts, taken
 }
 
-// fill takes the group's requests for which there is room, and reports whether the room was not enough. The first request of a decision
-// always has room.
+// fill adds requests of the group to the decision as long as room is left for their jobs, and
+// reports whether some had to stay. The first request of a decision always fits.
 func (p *part) fill(room *int, others bool) (full bool) {
 	g := p.g
 	for _, l := range [...]*list.List{&g.waiting, &g.requeued, &g.incoming} {
@@ -269,7 +273,8 @@ func (p *part) outcome(n int) outcome {
 	return outcome{p.jobs[r.from : r.from+r.jobs : r.from+r.jobs], nil, p.cut, r.short == p.requests[n].Count}
 }
 
-// handOut answers the requests of a part in the order in which they arrived, and has those that get nothing wait.
+// handOut answers the requests of a part in the order of their arrival. A request that gets nothing
+// waits.
 func (d *Dispatcher) handOut(p *part) {
 	g := p.g
 	got, empty := d.assign(p)
@@ -300,8 +305,8 @@ func (d *Dispatcher) handOut(p *part) {
 	g.tidy()
 }
 
-// assign gives each request its run of the jobs. It returns how many jobs there were and the requests for which there were none. Jobs of
-// callers who have left are given back.
+// assign gives each request its range of the jobs. It returns the number of jobs and the requests
+// without any. Jobs of callers that have left are given back.
 func (d *Dispatcher) assign(p *part) (got int, empty []*request) {
 	for i, r := range p.requests {
 		var o outcome
@@ -342,21 +347,22 @@ func (d *Dispatcher) assign(p *part) (got int, empty []*request) {
 	return got, empty
 }
 
-// mostMoves is how often a request is told to ask in another way before it goes by itself.
+// mostMoves is how often a request changes its group before it is decided alone.
 const mostMoves = 3
 
-// toldDecision is how long a decision takes that is logged. It waits for other servers' decisions for two seconds at most, and then
-// fetches without the lane.
+// toldDecision is the duration from which on a decision is logged. A decision waits up to two
+// seconds for those of other servers, and then fetches without the lane.
 const toldDecision = 3 * time.Second
 
-// strayed is whether a request is refused for a pool that it did not name: its worker was in it when it came, and has registered anew.
+// strayed reports whether SQL refused a request for a pool that it did not name: its worker was in
+// that pool when the request came, and has registered for another one since.
 func (r *request) strayed(err error) bool {
 	var refused *pg.Error
 	return r.Pool != r.asked.Pool && r.moves <= mostMoves && errors.As(err, &refused) && refused.Code == "conflict"
 }
 
-// move has a request decided once more, among those that are served as its worker has registered. One that names another pool than its
-// worker's goes by itself, and SQL says what is wrong.
+// move queues a request again, in the group that fits how its worker is registered now. A request
+// that names another pool than its worker's is decided alone, so that SQL can say what is wrong.
 func (d *Dispatcher) move(r *request, to way) {
 	r.moves++
 	if r.asked.Pool != "" && r.asked.Pool != to.Pool || r.moves > mostMoves {

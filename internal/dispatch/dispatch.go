@@ -50,8 +50,9 @@ func (o Options) withDefaults() Options {
 	}
 }
 
-// Dispatcher turns concurrent requests into few statements. Requests that arrive while a statement is in flight share the next one. A
-// FETCH waits a millisecond at most for others to share its decision (gather), and no other request waits for company.
+// Dispatcher turns concurrent requests into few statements. Requests that arrive while a statement
+// is in flight share the next one. Only a FETCH waits for others, for at most a millisecond
+// (gather).
 type Dispatcher struct {
 	db       *pg.DB
 	listener *pg.Listener
@@ -91,13 +92,14 @@ type Dispatcher struct {
 	ended     atomic.Uint64 // calls that have ended attempts
 }
 
-// settler ends attempts.
+// settler holds the batchers that end attempts: acks for plain ACKs, settles for all other
+// outcomes.
 type settler struct {
 	acks    *pg.Batcher[ack, *sqlcgen.OjsJob] // nil instead of a job: ojs.settle has to say what is wrong
 	settles *pg.Batcher[Settlement, Settled]
 }
 
-// New makes a Dispatcher, which works at once; Run is for the end.
+// New makes a Dispatcher. It works at once; Run waits for its end.
 func New(db *pg.DB, listener *pg.Listener, log *slog.Logger, opts Options) *Dispatcher {
 	d := &Dispatcher{
 		db: db, listener: listener, log: log, opts: opts.withDefaults(), began: time.Now(), groups: map[groupKey]*group{},
@@ -151,7 +153,7 @@ func New(db *pg.DB, listener *pg.Listener, log *slog.Logger, opts Options) *Disp
 	return d
 }
 
-// Run returns when ctx has ended and nothing is in flight any more. Until then it logs which jobs fail.
+// Run logs which jobs fail until ctx ends, and returns when nothing is in flight any more.
 func (d *Dispatcher) Run(ctx context.Context) {
 	guard.Loop(ctx, d.log, "log of failed attempts", d.failures.run)
 	d.Drain()
@@ -188,7 +190,8 @@ func (d *Dispatcher) waitForDecisions() {
 	}
 }
 
-// Drain answers requests that wait for a job without one, at once and from now on. Everything else goes on.
+// Drain answers the requests that wait for jobs, now and from now on, with none. Everything else
+// goes on.
 func (d *Dispatcher) Drain() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

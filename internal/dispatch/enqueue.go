@@ -80,13 +80,15 @@ const (
 	busyTries = 5
 )
 
-// busy says whether a limit refused a job only because transactions that may not commit have what is left of it.
+// busy reports whether a limit refused a job only because other transactions, which may roll back,
+// hold what is left of it.
 func busy(err error) bool {
 	var known *pg.Error
 	return errors.As(err, &known) && known.Details["busy"] == true
 }
 
-// enqueueBy makes one job by a statement of one kind. What was not sent before ctx ended leaves no doubt about what became of it.
+// enqueueBy enqueues one job through a batcher. sent is false if ctx ended before the statement was
+// sent: the job is certainly not stored then.
 func (d *Dispatcher) enqueueBy(ctx context.Context, by *pg.Batcher[*NewJob, Settled], job *NewJob) (made Settled, sent bool) {
 	name := ""
 	if job.Tenant != nil {
@@ -99,8 +101,8 @@ func (d *Dispatcher) enqueueBy(ctx context.Context, by *pg.Batcher[*NewJob, Sett
 	return out[0], !errors.Is(errs[0], pg.ErrNotSent)
 }
 
-// EnqueueMany makes all of a batch, or none, in a transaction of its own. tenant: the one that the call acts for. The error is the
-// database's.
+// EnqueueMany enqueues all jobs of a batch or none, in a transaction of its own. tenant is the
+// tenant that the call acts for. The error is the database's.
 func (d *Dispatcher) EnqueueMany(ctx context.Context, jobs []*NewJob, tenant *string) (made []sqlcgen.OjsJob, err error) {
 	err = d.db.WithLockRetry(ctx, tenant, d.opts.Query, func(ctx context.Context, db pg.Brief) error {
 		made = make([]sqlcgen.OjsJob, len(jobs))
@@ -109,8 +111,8 @@ func (d *Dispatcher) EnqueueMany(ctx context.Context, jobs []*NewJob, tenant *st
 	return made, err
 }
 
-// EnqueueEach makes those of a batch that can be made, in a transaction of its own, and says of each what became of it. The error is the
-// database's, and then none was made.
+// EnqueueEach enqueues the valid jobs of a batch, in a transaction of its own, and returns the
+// outcome of each job. If it returns an error, no job is stored.
 func (d *Dispatcher) EnqueueEach(ctx context.Context, jobs []*NewJob, tenant *string) (out []Settled, err error) {
 	err = d.db.WithLockRetry(ctx, tenant, d.opts.Query, func(ctx context.Context, db pg.Brief) error {
 		out = make([]Settled, len(jobs))
@@ -125,13 +127,15 @@ func (d *Dispatcher) EnqueueEach(ctx context.Context, jobs []*NewJob, tenant *st
 
 var enqueueOnce = "select replayed, " + pg.JobColumns + " from ojs.enqueue_once($1, $2, $3, $4)"
 
-// Key makes requests that are repeated known again: the same Name and tenant, and the same Fingerprint, else the request is refused.
+// Key identifies a request that a client repeats: a request with the same Name and tenant is a
+// repetition if its Fingerprint is the same too, and is refused otherwise.
 type Key struct {
 	Name        string
 	Fingerprint []byte
 }
 
-// EnqueueOnce is EnqueueMany, unless a request with that key was answered before: then it returns what that was answered, and replayed.
+// EnqueueOnce is EnqueueMany for a request with an idempotency key. If a request with that key has
+// been answered, it returns that answer and replayed.
 func (d *Dispatcher) EnqueueOnce(
 	ctx context.Context, key Key, jobs []*NewJob, tenant *string,
 ) (made []sqlcgen.OjsJob, replayed bool, err error) {
@@ -166,7 +170,8 @@ func (d *Dispatcher) enqueueNow(ctx context.Context, items []*NewJob) ([]Settled
 	return d.enqueueIn(ctx, d.db.Pool(), items)
 }
 
-// enqueueIsolated does not wait long for a transaction that may be about to commit the same id.
+// enqueueIsolated enqueues jobs with ids of the clients' own. It waits only briefly for another
+// transaction that may be about to commit the same id.
 func (d *Dispatcher) enqueueIsolated(ctx context.Context, items []*NewJob) ([]Settled, error) {
 	return d.enqueueIn(ctx, d.db.Brief(), items)
 }

@@ -21,8 +21,9 @@ const (
 	otherTypes     = "_other"    // the rest. No type of jobs can have this name
 )
 
-// failures are the attempts that clients of this server have reported as failed since the last report, so that who has its log alone sees
-// which jobs fail, and why. A line for each would fill the disk when all of them do. Its lock is a leaf.
+// failures collects the attempts that clients of this server have reported as failed since the last
+// report, so that the log shows which jobs fail, and why. One line for each failure could fill the
+// disk. Its lock is a leaf: nothing else is locked under it.
 type failures struct {
 	log *slog.Logger
 
@@ -30,7 +31,7 @@ type failures struct {
 	types map[string]*failing
 }
 
-// failing are the failed attempts of jobs of one type.
+// failing counts the failed attempts of one type of jobs.
 type failing struct {
 	attempts, discarded int
 	tenants             map[string]struct{}
@@ -39,7 +40,7 @@ type failing struct {
 	tenant, queue, job, worker, message string
 }
 
-// note takes what became of settlements.
+// note counts the settlements that ended in a failed attempt.
 func (f *failures) note(items []Settlement, settled []Settled) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -50,7 +51,7 @@ func (f *failures) note(items []Settlement, settled []Settled) {
 	}
 }
 
-// of needs failures.mu.
+// of returns the counter of a type. The caller holds failures.mu.
 func (f *failures) of(name string) *failing {
 	if known := f.types[name]; known != nil {
 		return known
@@ -81,7 +82,7 @@ func (t *failing) add(job *sqlcgen.OjsJob, message string) {
 	t.message = clipped(message)
 }
 
-// clipped is a copy, because a part of a text keeps all of it in memory.
+// clipped returns a copy of the message's beginning. A slice would keep the whole text in memory.
 func clipped(message string) string {
 	if len(message) <= failureMessage {
 		return strings.Clone(message)
@@ -89,7 +90,7 @@ func clipped(message string) string {
 	return strings.ToValidUTF8(message[:failureMessage], "") + "..."
 }
 
-// run reports until ctx ends.
+// run reports once a minute until ctx ends.
 func (f *failures) run(ctx context.Context) {
 	next := time.NewTicker(tellFailures)
 	defer next.Stop()
@@ -103,13 +104,14 @@ func (f *failures) run(ctx context.Context) {
 	}
 }
 
-// tell logs a line for each type of jobs, those that failed most often first, and begins anew.
+// tell logs a line for each type of jobs, the most frequent failures first, and starts again at
+// zero.
 func (f *failures) tell() {
 	f.mu.Lock()
 	types := f.types
 	f.types = nil
 	f.mu.Unlock()
-	// Not under the lock: NACKs would wait for whoever reads the log.
+	// Not under the lock: NACKs would wait for the reader of the log.
 	for _, name := range slices.SortedFunc(maps.Keys(types), func(a, b string) int {
 		return cmp.Or(cmp.Compare(types[b].attempts, types[a].attempts), cmp.Compare(a, b))
 	}) {

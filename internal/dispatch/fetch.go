@@ -30,7 +30,8 @@ type Fetch struct {
 	isolated bool // no other request is to share its decision
 }
 
-// request is a FETCH under way; doc.go has its states. Guarded by Dispatcher.mu until done is closed.
+// request is a FETCH under way; doc.go describes its states. Dispatcher.mu guards it until done is
+// closed.
 type request struct {
 	Fetch
 	asked   Fetch // as it came
@@ -49,8 +50,8 @@ type request struct {
 
 type groupKey struct{ queues, tenant, strategy, weights, pool string }
 
-// group are the requests that one call of ojs.fetch_many can serve: same queues, taken in the same way, same tenant, same
-// pool.
+// group holds the requests that one call of ojs.fetch_many can serve: they name the same queues,
+// tenant and pool, and are served in the same way.
 type group struct {
 	d       *Dispatcher
 	key     groupKey
@@ -120,7 +121,8 @@ func (d *Dispatcher) arrive(f Fetch) *request {
 	return r
 }
 
-// endWait answers a request whose time to wait is over, unless it has not been decided once or a decision has it.
+// endWait answers a request whose time to wait is over. A request that has never been decided, or
+// is being decided now, is answered later.
 func (d *Dispatcher) endWait(r *request) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -130,7 +132,8 @@ func (d *Dispatcher) endWait(r *request) {
 	}
 }
 
-// abandon forgets a request whose caller leaves. It reports false if the request has been answered at the same moment.
+// abandon removes a request whose caller leaves. It returns false if the request has been answered
+// at the same moment.
 func (d *Dispatcher) abandon(r *request) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -168,7 +171,8 @@ func (g *group) answer(r *request, jobs []sqlcgen.OjsJob, err error) {
 	g.tidy()
 }
 
-// tidy notices that no request waits any more, and forgets a group without requests.
+// tidy lets the subscription of a group end some time after its last request has stopped waiting,
+// and removes a group without requests.
 func (g *group) tidy() {
 	switch {
 	case g.waiting.Len() > 0 || g.deciding > 0:
@@ -212,8 +216,9 @@ const (
 	maxWeight     = 1_000_000
 )
 
-// acceptable reports whether SQL surely accepts the request. SQL refuses; this only keeps requests that may be refused out of decisions
-// that others share. A rule that is stricter here than in SQL costs such requests their company, nothing else.
+// acceptable reports whether SQL certainly accepts the request. SQL alone refuses; this only keeps
+// requests that SQL may refuse out of decisions that others share. A rule that is stricter here
+// than in SQL merely makes a request go alone.
 func (f *Fetch) acceptable() bool {
 	if len(f.Queues) < 1 || len(f.Queues) > maxQueues || f.Count < 1 || f.Count > maxCount {
 		return false
@@ -237,7 +242,8 @@ func (f *Fetch) acceptable() bool {
 
 var strategies = []string{"strict", "round-robin", "weighted", "least-loaded"}
 
-// normalise makes requests equal that ask for the same, so that they share decisions, and sets those apart that SQL may refuse.
+// normalise gives requests that ask for the same an equal form, so that they share decisions, and
+// marks those that SQL may refuse.
 func (f *Fetch) normalise() {
 	weights, known := f.weights()
 	f.isolated = !known || !f.acceptable()
@@ -253,7 +259,8 @@ func (f *Fetch) normalise() {
 	}
 }
 
-// weights are those of the queues that are asked for. known: SQL surely accepts all there are.
+// weights returns the weights of the queues that the request names. known reports whether SQL
+// certainly accepts all of them.
 func (f *Fetch) weights() (own map[string]int32, known bool) {
 	if f.Weights == "" {
 		return nil, true

@@ -52,7 +52,7 @@ func TestRequestsThatComeTogetherGetFairSlicesOfOneDecision(t *testing.T) {
 func TestGroupsShareADecisionAndABadRequestSpoilsNoOther(t *testing.T) {
 	t.Parallel()
 	b := dispatcher(t, Options{})
-	// Whoever asks for three jobs of q3 and q2 may begin with either.
+	// A request for three jobs of q3 and q2 may begin with either.
 	b.exec("select ojs.enqueue('x', p_queue => q, p_tenant => 'a') from unnest(array['q1', 'q2', 'q3']) q, generate_series(1, 4)")
 	tenant, bad := "a", "no tenant!"
 	first, goOn := b.deciding(t.Context(), Fetch{Queues: []string{"q1"}})

@@ -17,14 +17,16 @@ const (
 	maxGiveBackPause   = 5 * time.Second
 )
 
-// GiveBack makes jobs available again whose answer did not reach the client; the attempt does not count. It returns at once. While the
-// database cannot be reached, jobs are tried again until their leases have ended; Options.GiveBacks bounds how many are remembered, and
-// jobs beyond wait for the end of their leases, as do those that come after Run has returned. A job that is not held any more is passed
-// over.
+// GiveBack makes jobs available again whose answer did not reach the client; the attempt does not
+// count. It returns at once. While the database is unreachable it tries again until the leases have
+// ended. Options.GiveBacks bounds how many jobs are remembered; jobs beyond that, and jobs that
+// come after Run has returned, wait for the end of their leases. A job that is no longer held is
+// skipped.
 func (d *Dispatcher) GiveBack(jobs []sqlcgen.OjsJob) { d.back.add(jobs) }
 
-// giveBacks are jobs to be given back. One goroutine sends them, so that however many clients leave while the database is away, there is
-// one statement at a time. Its lock is a leaf.
+// giveBacks is the list of jobs to give back. One goroutine sends them, so that only one statement
+// runs at a time, however many clients leave while the database is away. Its lock is a leaf:
+// nothing else is locked under it.
 type giveBacks struct {
 	d        *Dispatcher
 	more     chan struct{} // jobs were added
@@ -38,7 +40,7 @@ type giveBacks struct {
 	stopped bool // the goroutine has ended and does not start again
 }
 
-// heldJob is a job that its client never got. Its arguments are not kept.
+// heldJob identifies a job that its client never got. Its arguments are not kept.
 type heldJob struct {
 	id, lease string
 	until     time.Time // its lease has ended by then
@@ -85,8 +87,8 @@ func (b *giveBacks) add(jobs []sqlcgen.OjsJob) {
 	}
 }
 
-// stop returns when every job is given back or given up. While the server stops, an error gives up all that are left, after one try that
-// began later than stop; a job that is locked is tried twice.
+// stop returns when each job is given back or given up. While the server stops, an error gives up
+// all that are left, after one try that began later than stop. A job that is locked is tried twice.
 func (b *giveBacks) stop() {
 	close(b.stopping)
 	b.mu.Lock()
@@ -97,7 +99,8 @@ func (b *giveBacks) stop() {
 	b.stopped = true
 }
 
-// run gives jobs back until none are left. A failure is logged when it begins and when it is over, with the number of jobs.
+// run gives jobs back until none is left. It logs a failure when it begins and when it is over,
+// with the number of jobs.
 func (b *giveBacks) run() {
 	pause, failing := firstGiveBackPause, false
 	done, lost := 0, 0 // those that nobody held any more are done, too
@@ -135,7 +138,7 @@ func (b *giveBacks) run() {
 	}
 }
 
-// sleep returns after a pause, or when more is sent to or the server begins to stop.
+// sleep waits for a pause, or until more is signalled or the server begins to stop.
 func (b *giveBacks) sleep(pause time.Duration, stopping bool, more <-chan struct{}) {
 	begins := b.stopping
 	if stopping {
@@ -177,7 +180,7 @@ func (b *giveBacks) giveUp(jobs int, err error) {
 		"jobs", jobs, "error", err)
 }
 
-// dueJobs are jobs for one statement.
+// dueJobs are the jobs of one statement.
 type dueJobs struct {
 	jobs    []heldJob
 	next    time.Time // when one is due, if none is now
@@ -186,7 +189,8 @@ type dueJobs struct {
 	dropped int       // since the list was empty last, if none are left
 }
 
-// take takes jobs that are due off the list. A server that stops does not wait for the next try of a locked one.
+// take removes the jobs that are due from the list. When the server stops, locked jobs are due at
+// once.
 func (b *giveBacks) take(stopping bool) (due dueJobs) {
 	now := time.Now()
 	b.mu.Lock()
@@ -211,7 +215,8 @@ func (b *giveBacks) take(stopping bool) (due dueJobs) {
 	return due
 }
 
-// later puts jobs that somebody has locked back on the list, each with a pause of its own, so that no other job waits for them.
+// later puts locked jobs back on the list, each with its own pause, so that no other job waits for
+// them.
 func (b *giveBacks) later(locked []heldJob, stopping bool) {
 	now, again := time.Now(), locked[:0]
 	for _, j := range locked {
@@ -231,7 +236,7 @@ func (b *giveBacks) later(locked []heldJob, stopping bool) {
 	b.putBack(again)
 }
 
-// putBack puts jobs at the end of the list, and says how many there are.
+// putBack appends jobs to the list and returns its length.
 func (b *giveBacks) putBack(jobs []heldJob) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -247,7 +252,7 @@ func (b *giveBacks) clear() (n int) {
 	return n
 }
 
-// send gives jobs back in one statement, and returns those that somebody has locked at this moment.
+// send gives jobs back in one statement, and returns the jobs that another transaction has locked.
 func (b *giveBacks) send(jobs []heldJob) (locked []heldJob, err error) {
 	ids, leases := make([]string, len(jobs)), make([]string, len(jobs))
 	for i, j := range jobs {

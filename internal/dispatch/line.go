@@ -5,11 +5,12 @@ import (
 	"time"
 )
 
-// line are groups that wait for a decision. Tenants take turns, and so do the groups of each; requests without a tenant are one of them.
+// line is the queue of groups that wait for a decision. Tenants take turns, and so do the groups of
+// each tenant; all requests without a tenant count as one.
 //
-// The groups of a decision share a transaction, so the slowest keeps all of them waiting, and a tenant chooses how slow its own are: it may
-// ask for a hundred queues with two hundred priorities each. So a tenant begins with one group in a decision, and has more while decisions
-// are fast.
+// The groups of a decision share a transaction, so all of them wait for the slowest, and a tenant
+// decides how slow its groups are: it may ask for a hundred queues with two hundred priorities
+// each. So a tenant begins with one group in a decision, and gets more while decisions are fast.
 type line struct {
 	turns list.List // of *tenantLine, the next one in front
 	of    map[string]*tenantLine
@@ -44,7 +45,8 @@ func (l *line) add(g *group) {
 	t.groups = append(t.groups, g)
 }
 
-// next is the group whose turn it is, of a tenant that has fewer than it may have among those taken; nil if there is none.
+// next returns the first group of the next tenant that may have another group in the decision, or
+// nil. taken counts the groups that are in it.
 func (l *line) next(taken map[string]int) *group {
 	for e := l.turns.Front(); e != nil; e = e.Next() {
 		if t := e.Value.(*tenantLine); taken[t.name] < max(1, l.most[t.name]) {
@@ -54,7 +56,8 @@ func (l *line) next(taken map[string]int) *group {
 	return nil
 }
 
-// remove takes the first group of its tenant out of the line, whose next one has its turn after all other tenants'.
+// remove takes the first group of its tenant out of the queue. The tenant's next group comes after
+// those of all other tenants.
 func (l *line) remove(g *group) {
 	t := l.of[g.tenantName()]
 	t.groups[0] = nil
@@ -66,7 +69,8 @@ func (l *line) remove(g *group) {
 	l.turns.MoveToBack(t.turn)
 }
 
-// learn says how long a decision took in which tenants had so many groups.
+// learn adjusts how many groups a tenant may have in a decision, by how long a decision with so
+// many took.
 func (l *line) learn(taken map[string]int, took time.Duration) {
 	for name, n := range taken {
 		switch {
@@ -85,7 +89,7 @@ func (l *line) learn(taken map[string]int, took time.Duration) {
 	}
 }
 
-// tenantName is whose the group's requests are; empty: nobody's.
+// tenantName returns the group's tenant, or "" if it has none.
 func (g *group) tenantName() string {
 	if g.tenant == nil {
 		return ""

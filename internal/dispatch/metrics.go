@@ -20,7 +20,7 @@ const (
 	noPool = "default" // of workers whose pool is not configured
 )
 
-// metrics are what a server counts of its statements and of the jobs that it hands out.
+// metrics counts the statements of a server and the jobs that it hands out.
 type metrics struct {
 	items      *prometheus.HistogramVec // by statement
 	seconds    *prometheus.HistogramVec // by statement
@@ -65,7 +65,7 @@ func newMetrics() *metrics {
 	}
 }
 
-// Metrics are what the Dispatcher counts, for a registry.
+// Metrics returns the collectors of the Dispatcher for a registry.
 func (d *Dispatcher) Metrics() []prometheus.Collector {
 	m := d.metrics
 	return []prometheus.Collector{
@@ -86,7 +86,7 @@ func (d *Dispatcher) waiting() (n int) {
 	return n + d.quiet.Len() + d.full.Len()
 }
 
-// measured has statements counted.
+// measured wraps statements so that each call is counted and timed.
 func (m *metrics) measured(s statements, poolName func(id int) (string, error)) statements {
 	return statements{
 		fetch: func(ctx context.Context, parts []*part) error {
@@ -126,7 +126,7 @@ func (m *metrics) statement(name string, items int, began time.Time) {
 	m.seconds.WithLabelValues(name).Observe(time.Since(began).Seconds())
 }
 
-// nameOf is the name of a pool, which is asked for once. A pool has another id when it is made anew.
+// nameOf returns the name of a pool, and asks for it once. A pool that is made anew has another id.
 func (m *metrics) nameOf(pool int, ask func(id int) (string, error)) string {
 	m.mu.Lock()
 	name, known := m.pools[pool]
@@ -156,7 +156,7 @@ func (m *metrics) handedOut(jobs []sqlcgen.OjsJob, pool string) {
 	}
 }
 
-// queue needs metrics.mu.
+// queue returns the counters of a queue and pool. The caller holds metrics.mu.
 func (m *metrics) queue(of queuePool) queueMetrics {
 	q, known := m.queues[of]
 	if !known {

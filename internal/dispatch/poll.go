@@ -22,7 +22,8 @@ const (
 // All methods here need Dispatcher.mu, but for those that timers and the Listener call: wake, delayedPoll, timerFired, requeueQuiet,
 // requeueFull; and attemptsEnded.
 
-// wait has a request wait that found nothing, in front of the others or behind them.
+// wait puts a request that found nothing among the waiting ones: in front of the others, or behind
+// them.
 func (g *group) wait(r *request, front bool) {
 	if r.over || r.Wait <= 0 || g.d.draining {
 		g.answer(r, nil, nil)
@@ -51,8 +52,9 @@ func (g *group) wake() {
 	g.pollSoon()
 }
 
-// pollSoon polls now, or after a pause if too many polls in a row found nothing: commits that are not for the requests that wait here (a
-// paused queue, other tenants' jobs, jobs that another server was faster to take) must not have it poll without pause.
+// pollSoon polls now, or after a pause if too many polls in a row found nothing. Commits that bring
+// nothing for the requests here (a paused queue, another tenant's jobs, jobs that another server
+// took) must not make the group poll without pause.
 func (g *group) pollSoon() {
 	if g.delayed != nil {
 		return
@@ -74,7 +76,7 @@ func (g *group) delayedPoll() {
 	g.poll()
 }
 
-// poll has the next decision take the requests that wait, too.
+// poll makes the next decision include the requests that wait.
 func (g *group) poll() {
 	g.pollDue = true
 	g.d.lineUp(g)
@@ -83,7 +85,8 @@ func (g *group) poll() {
 	}
 }
 
-// setTimer sets the timer for the next poll that no commit calls for; if no request waits, for the end of the subscription.
+// setTimer sets the timer for the next poll that no commit calls for. If no request waits, it is
+// set for the end of the subscription.
 func (g *group) setTimer() {
 	in := g.d.opts.Linger
 	g.lingering = g.waiting.Len() == 0
@@ -102,7 +105,8 @@ func (g *group) setTimer() {
 	}
 }
 
-// onBeat puts off what is due after in to the next beat.
+// onBeat returns how long to wait for what is due after in: until the next multiple of beat since
+// the start, so that many timers fire together.
 func (d *Dispatcher) onBeat(now time.Time, in, beat time.Duration) time.Duration {
 	return in + beat - (now.Sub(d.began)+in)%max(beat, 1)
 }
@@ -136,8 +140,9 @@ func (g *group) unsubscribe() {
 	}
 }
 
-// putQuiet has a request wait whose worker is to get no jobs, where it takes nobody's place. requeues is how often requeueQuiet had run
-// when the decision began.
+// putQuiet makes a request wait whose worker is to get no jobs. It waits apart from its group, so
+// that it takes no other request's place. requeues is how often requeueQuiet had run when the
+// decision began.
 func (d *Dispatcher) putQuiet(r *request, requeues uint64) {
 	switch {
 	case r.over || r.Wait <= 0 || d.draining:
@@ -150,8 +155,9 @@ func (d *Dispatcher) putQuiet(r *request, requeues uint64) {
 	}
 }
 
-// putFull has a request wait whose worker is at its concurrency, where it takes nobody's place. ended is what Dispatcher.ended was before
-// the decision.
+// putFull makes a request wait whose worker is at its concurrency. It waits apart from its group,
+// so that it takes no other request's place. ended is the value of Dispatcher.ended before the
+// decision.
 func (d *Dispatcher) putFull(r *request, ended uint64) {
 	if r.over || r.Wait <= 0 || d.draining {
 		r.group.answer(r, nil, nil)
@@ -176,7 +182,8 @@ func (d *Dispatcher) setFullTimer(in time.Duration) {
 	}
 }
 
-// attemptsEnded is called when a statement has ended attempts: workers that were at their concurrency may have room.
+// attemptsEnded is called when a statement has ended attempts: workers that were at their
+// concurrency may take jobs again.
 func (d *Dispatcher) attemptsEnded() {
 	d.ended.Add(1)
 	if !d.anyFull.Load() {
@@ -189,8 +196,8 @@ func (d *Dispatcher) attemptsEnded() {
 	}
 }
 
-// requeueFull puts the requests of workers that were at their concurrency back in line: soon after this server has ended attempts, and
-// after an interval, because attempts end elsewhere, too.
+// requeueFull queues the requests of workers that were at their concurrency again: soon after this
+// server has ended attempts, and after an interval, because attempts also end at other servers.
 func (d *Dispatcher) requeueFull() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -202,9 +209,9 @@ func (d *Dispatcher) requeueFull() {
 	d.requeue(&d.full)
 }
 
-// requeueQuiet puts the requests of quiet workers back in line, before new ones, which might leave them no room. The next decision checks
-// whether the workers may work again. quietTimer calls it: at the fallback interval, and soon after a notification that a worker was told
-// to work again.
+// requeueQuiet queues the requests of quiet workers again, before new requests, which might take
+// all jobs. The next decision checks whether the workers may work again. quietTimer calls it at the
+// fallback interval, and soon after a notification that a worker was told to work again.
 func (d *Dispatcher) requeueQuiet() {
 	in := d.opts.Fallback
 	if d.listener.Backend() == 0 {

@@ -50,7 +50,7 @@ func TestACommitWakesAsManyAsItHasJobsFor(t *testing.T) {
 	if sent := b.idling() - before; sent > 2 || answered.Load() != 8 {
 		t.Errorf("seven jobs took %d statements and answered %d requests", sent, answered.Load())
 	}
-	// Idle means idle: nothing is asked of the database for whoever waits.
+	// Idle means idle: no statement is sent for requests that wait.
 	cancel()
 	all.Wait()
 	b.mu.Lock()

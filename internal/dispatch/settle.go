@@ -22,15 +22,16 @@ type Settlement struct {
 	Requeue                 bool   // NACK
 }
 
-// Settled is the job as it is now, or why it is not settled. Of a job that was acknowledged without being asked for, only ID, State and
-// FinishedAt are set.
+// Settled is the job after the attempt was ended, or the error. If the client did not ask for the
+// job, only ID, State and FinishedAt are set after an ACK.
 type Settled struct {
 	Job sqlcgen.OjsJob
 	Err error // a *pg.Error
 }
 
-// Settle ends attempts, each of which succeeds or fails by itself, in one statement with those of other callers. jobs: the answer is to
-// hold whole jobs; callers who want that share statements only with each other.
+// Settle ends attempts in one statement with those of other callers; each succeeds or fails by
+// itself. jobs asks for whole jobs in the answer; callers that want them share statements only with
+// each other.
 func (d *Dispatcher) Settle(ctx context.Context, s []Settlement, jobs bool) []Settled {
 	if len(s) == 0 {
 		return nil
@@ -69,7 +70,7 @@ func (d *Dispatcher) Settle(ctx context.Context, s []Settlement, jobs bool) []Se
 	return results
 }
 
-// acknowledge ends those attempts that ojs.ack_many can end, and returns the places of the others.
+// acknowledge ends the attempts that ojs.ack_many can end, and returns the indexes of the others.
 func (d *Dispatcher) acknowledge(ctx context.Context, by settler, line string, in []Settlement, results []Settled) (remaining []int) {
 	var acks []ack
 	var places []int
@@ -100,7 +101,7 @@ func (d *Dispatcher) acknowledge(ctx context.Context, by settler, line string, i
 
 func sizeOfSettlement(s *Settlement) int { return len(s.Result) + len(s.Error) + 200 }
 
-// settlements is the JSON array that ojs.settle reads.
+// settlements returns the JSON array that ojs.settle reads.
 func settlements(items []Settlement) []byte {
 	size := 2
 	for i := range items {
@@ -116,7 +117,7 @@ func settlements(items []Settlement) []byte {
 	return append(b, ']')
 }
 
-// ack is an ACK that ojs.ack_many can read.
+// ack is an ACK in the form of ojs.ack_many.
 type ack struct {
 	*Settlement
 	id, lease pgtype.UUID

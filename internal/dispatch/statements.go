@@ -14,8 +14,8 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
-// statements are what is sent to the database, each in one transaction. Statements that return jobs are written here instead of in
-// db/queries, because their rows are read by hand (pg.JobRows).
+// statements are the calls to the database, each in one transaction. Statements that return jobs
+// stand here instead of in db/queries, because their rows are read by hand (pg.JobRows).
 type statements struct {
 	fetch   func(ctx context.Context, parts []*part) error // sets part.fetched
 	ack     func(ctx context.Context, items []ack, whole bool) ([]*sqlcgen.OjsJob, error)
@@ -24,7 +24,7 @@ type statements struct {
 	release func(ctx context.Context, ids, leases []string) (locked []string, err error)
 }
 
-// madeJob takes what became of the nth job that was sent.
+// madeJob receives the outcome of the nth job that was sent.
 type madeJob = func(n int, job sqlcgen.OjsJob, err error)
 
 var fetchMany = "select request, pool, " + pg.JobColumns +
@@ -70,7 +70,7 @@ func (p *part) arguments() []any {
 	}
 }
 
-// present is null for a text that is not given.
+// present returns nil for an empty text.
 func present(text string) *string {
 	if text == "" {
 		return nil
@@ -90,7 +90,8 @@ var (
 	metaColumn    = firstColumn + pg.JobColumn("meta")
 )
 
-// read reads the rows of ojs.fetch_many to their end, which is the end of the transaction unless they belong to a batch.
+// read reads the rows of ojs.fetch_many to their end. That is the end of the transaction unless the
+// rows belong to a batch.
 func (p *part) read(rows pgx.Rows) error {
 	defer rows.Close()
 	p.fetched = fetched{runs: make([]run, len(p.requests))}
@@ -156,7 +157,8 @@ func (p *part) readNoJob(rows pgx.Rows, reader *pg.JobRows) error {
 	return nil
 }
 
-// readBound reads a row that says how many jobs a request may have at most, because its worker has no room for more.
+// readBound reads a row that bounds the jobs of a request, because its worker is near its
+// concurrency.
 func (p *part) readBound(reader *pg.JobRows) error {
 	request, err := reader.Int(requestColumn)
 	if err == nil {
@@ -173,7 +175,7 @@ func (p *part) readBound(reader *pg.JobRows) error {
 	return nil
 }
 
-// poolName asks for the name of a pool of which a job was handed out.
+// poolName asks for the name of the pool that a job was handed out for.
 func (d *Dispatcher) poolName(id int) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), d.opts.Query)
 	defer cancel()
@@ -209,7 +211,8 @@ func (d *Dispatcher) ackMany(ctx context.Context, items []ack, whole bool) ([]*s
 	return readAcked(rows, items)
 }
 
-// readAcked reads the place from 1 of each job that was acknowledged, and as much of the job as the rows hold.
+// readAcked reads, for each acknowledged job, its place in the list (from 1) and the columns that
+// the rows hold.
 func readAcked(rows pgx.Rows, items []ack) ([]*sqlcgen.OjsJob, error) {
 	defer rows.Close()
 	acked, jobs := make([]*sqlcgen.OjsJob, len(items)), make([]sqlcgen.OjsJob, len(items))
@@ -240,7 +243,7 @@ func checkPlace(n, items int) error {
 
 var settle = "select " + outcomeColumns + ", " + pg.JobColumns + " from ojs.settle($1, $2)"
 
-// settleMany ends attempts by ojs.settle, which says what is wrong with those that cannot be ended.
+// settleMany ends attempts with ojs.settle, which says what is wrong with those that it cannot end.
 func (d *Dispatcher) settleMany(ctx context.Context, items []Settlement, whole bool) ([]Settled, error) {
 	rows, err := d.db.Pool().Query(ctx, settle, settlements(items), whole)
 	if err != nil {
@@ -267,8 +270,8 @@ func (d *Dispatcher) readSettled(rows pgx.Rows, items int) ([]Settled, error) {
 // outcomeColumns are the four columns before the job in a row of readOutcomes.
 const outcomeColumns = "n, sqlstate, message, detail"
 
-// readOutcomes reads one row for each element that was sent; n is the place of the element, from 0. It calls each with the refusal of the
-// element, or else with a job to read.
+// readOutcomes reads one row for each element that was sent. It calls each with the element's index
+// and its refusal, or with a job to read.
 func readOutcomes(rows pgx.Rows, items int, each func(n int, job *pg.JobRows, refusal error) error) error {
 	defer rows.Close()
 	reader, seen := pg.NewJobRows(rows, 4), 0
@@ -298,7 +301,7 @@ func readOutcomes(rows pgx.Rows, items int, each func(n int, job *pg.JobRows, re
 	return nil
 }
 
-// readRefusal reads sqlstate, message and detail.
+// readRefusal reads the columns sqlstate, message and detail.
 func readRefusal(reader *pg.JobRows) (*pgconn.PgError, error) {
 	var message *string
 	var detail []byte

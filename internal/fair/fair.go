@@ -1,5 +1,6 @@
-// Package fair divides what is scarce in a server between those who want it: connections of the pool, room for bodies, requests in flight.
-// It knows callers by name only, and nothing of tenants or HTTP. internal/pg and internal/http have a Gate for each thing.
+// Package fair shares a server's connections, memory and request slots fairly between callers. It
+// knows callers by name only, and nothing of tenants or HTTP. internal/pg and internal/http have a
+// Gate for each resource.
 package fair
 
 import (
@@ -10,17 +11,18 @@ import (
 	"sync"
 )
 
-// ErrLine says that as many of the caller's own wait already as may.
+// ErrLine means that as many requests of the caller wait as may.
 var ErrLine = errors.New("too many of the caller's own are in line")
 
-// Bounds are those of one caller.
+// Bounds are the limits of one caller.
 type Bounds struct {
 	Most int64 // units that it may hold at once; 0: all there are
 	Line int   // of its own that may wait for a unit; 0: any number
 }
 
-// Gate hands out a number of units. A unit that comes free goes to the caller in line that holds fewest, so that where many wait, nobody
-// holds more than the others do, however many requests it makes and however slow each of them is. Among equals it goes in turn.
+// Gate hands out a number of units. A free unit goes to the waiting caller that holds the fewest,
+// so that no caller can hold more than the others while they wait, however many requests it makes
+// and however slow they are. Equal callers take turns.
 type Gate struct {
 	bounds func(caller string) Bounds
 
@@ -39,7 +41,8 @@ type caller struct {
 	turn *list.Element // in turns
 }
 
-// NewGate makes a Gate with so many units. bounds is asked whenever a caller enters; nil: there are none.
+// NewGate makes a Gate with so many units. bounds is called whenever a caller enters; nil means no
+// bounds.
 func NewGate(units int64, bounds func(caller string) Bounds) *Gate {
 	if bounds == nil {
 		bounds = func(string) Bounds { return Bounds{} }
@@ -47,7 +50,8 @@ func NewGate(units int64, bounds func(caller string) Bounds) *Gate {
 	return &Gate{bounds: bounds, free: units, callers: map[string]*caller{}}
 }
 
-// Enter waits for a unit. The error is ErrLine, or that of ctx when it ends first. What has entered leaves.
+// Enter waits for a unit, which Leave gives back. The error is ErrLine, or that of ctx if it ends
+// first.
 func (g *Gate) Enter(ctx context.Context, name string) error {
 	bounds := g.bounds(name)
 	g.mu.Lock()
@@ -117,7 +121,7 @@ func (g *Gate) Leave(name string, units int64) {
 	g.forget(c)
 }
 
-// Held is how many units a caller holds.
+// Held returns how many units a caller holds.
 func (g *Gate) Held(name string) int64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -127,7 +131,7 @@ func (g *Gate) Held(name string) int64 {
 	return 0
 }
 
-// Waiting is how many wait, of all callers.
+// Waiting returns how many requests wait, of all callers.
 func (g *Gate) Waiting() (n int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -160,7 +164,7 @@ func (g *Gate) forget(c *caller) {
 	}
 }
 
-// fits: while a unit is free, nobody is in line for it.
+// fits reports whether a caller may take units now. While a unit is free, no caller waits for it.
 func (g *Gate) fits(c *caller, units int64) bool { return units <= g.free && units <= c.most-c.held }
 
 func (g *Gate) take(c *caller, units int64) {
@@ -168,14 +172,15 @@ func (g *Gate) take(c *caller, units int64) {
 	c.held += units
 }
 
-// lineUp gives a caller its turn if it waits for others only, and not for itself.
+// lineUp lets a caller take part in the turns if it waits for units of others and has not reached
+// its own bound.
 func (g *Gate) lineUp(c *caller) {
 	if c.turn == nil && c.line.Len() > 0 && c.held < c.most {
 		c.turn = g.turns.PushBack(c)
 	}
 }
 
-// serve gives a unit to the caller that holds fewest.
+// serve gives a free unit to the waiting caller that holds the fewest.
 func (g *Gate) serve() {
 	var next *caller
 	for e := g.turns.Front(); e != nil && (next == nil || next.held > 0); e = e.Next() {

@@ -1,6 +1,7 @@
-// Package guard decides what a panic in a background goroutine becomes: an error for those who wait for the goroutine's result (Call), or a
-// logged error and a new start of the part (Loop). Without it a panic can leave a server that answers and no longer ticks, because deferred
-// functions of the panicking goroutine wait for others that never end.
+// Package guard decides what a panic in a background goroutine becomes: an error for the callers
+// that wait for its result (Call), or a log line and a new start (Loop). Without it a panic could
+// leave a server that answers but no longer ticks, because deferred functions of the panicking
+// goroutine wait for others that never end.
 package guard
 
 import (
@@ -11,10 +12,11 @@ import (
 	"time"
 )
 
-// restartPause is between a panic and the new start of a part, so that one that always panics does not fill the log.
+// restartPause is the pause between a panic and the new start, so that a part that always panics
+// does not fill the log.
 const restartPause = time.Second
 
-// Panic is a panic as an error.
+// Panic is the error that Call returns for a panic.
 type Panic struct {
 	Value any
 	Stack []byte
@@ -22,7 +24,7 @@ type Panic struct {
 
 func (p *Panic) Error() string { return fmt.Sprintf("panic: %v\n%s", p.Value, p.Stack) }
 
-// Call runs f. A panic of f is returned as a *Panic.
+// Call runs f. It returns a panic of f as a *Panic.
 func Call(f func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -32,8 +34,8 @@ func Call(f func() error) (err error) {
 	return f()
 }
 
-// Loop runs a part of the server until it returns, which it does when ctx ends. When the part panics, that is logged as an error and the
-// part starts again after a second.
+// Loop runs a part of the server until ctx ends. A panic is logged as an error, and the part starts
+// again after a second.
 func Loop(ctx context.Context, log *slog.Logger, part string, run func(context.Context)) {
 	for {
 		err := Call(func() error {

@@ -29,16 +29,17 @@ type admission struct {
 	requests, polls, steps, places, answers *fair.Gate
 }
 
-// tenantLimits are those of one tenant.
+// tenantLimits are the limits of one tenant at this server.
 type tenantLimits struct {
 	Requests int64 // in flight
 	Polls    int64 // that wait
 }
 
-// lineFor is how many times as many requests of a tenant as may be in flight may wait for their turn.
+// lineFor bounds the requests of a tenant that wait: at most lineFor times as many as may be in
+// flight.
 const lineFor = 16
 
-// limitsOf are the limits of a tenant at this server: its own, or the server's.
+// limitsOf returns the limits of a tenant at this server: its own, or the server's.
 func (s *Server) limitsOf(tenant string) tenantLimits {
 	own := s.boundsOf(tenant)
 	return tenantLimits{
@@ -65,7 +66,7 @@ func (s *Server) halved(units int64) *fair.Gate {
 	return fair.NewGate(units, s.ofTenants(func(tenantLimits) fair.Bounds { return fair.Bounds{Most: half(units)} }))
 }
 
-// ofTenants are bounds for tenants; other callers have none.
+// ofTenants returns the bounds for tenants. Other callers have no bounds.
 func (s *Server) ofTenants(bounds func(tenantLimits) fair.Bounds) func(caller string) fair.Bounds {
 	return func(caller string) fair.Bounds {
 		if !pg.IsTenant(caller) {
@@ -75,7 +76,7 @@ func (s *Server) ofTenants(bounds func(tenantLimits) fair.Bounds) func(caller st
 	}
 }
 
-// admitted is a request that was let in.
+// admitted is the state of a request that was let in.
 type admitted struct {
 	caller string
 	in     *fair.Gate // where it counts: requests or polls
@@ -83,7 +84,8 @@ type admitted struct {
 
 const admittedKey = "admitted"
 
-// admit comes when it is known who asks, and before the body is read.
+// admit lets a request in, or makes it wait, or refuses it. It runs after authentication and before
+// the body is read.
 func (s *Server) admit(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		if s.isOpen(c) {
@@ -114,7 +116,8 @@ func (s *Server) awaitTurn(c echo.Context, tenant string) error {
 	return err
 }
 
-// mayWait makes a request one that waits, and no longer one in flight, until it is answered.
+// mayWait moves a request from those in flight to those that wait for jobs or results, until it is
+// answered. It fails beyond the tenant's limit.
 func (s *Server) mayWait(c echo.Context) error {
 	a, polls := c.Get(admittedKey).(*admitted), s.admission.polls
 	if a.in == polls {
@@ -128,7 +131,7 @@ func (s *Server) mayWait(c echo.Context) error {
 	return nil
 }
 
-// tooMany is the refusal of a request beyond its tenant's limit.
+// tooMany returns the 429 for a request beyond a limit of its tenant.
 func tooMany(tenant, limit, what string, most int64) *pg.Error {
 	return &pg.Error{
 		Code:    problems.CodeLimit,

@@ -19,7 +19,7 @@ const (
 	AuthJWT    = "jwt"     // a token that somebody else has signed (internal/jwt)
 )
 
-// authenticate comes before the body is read.
+// authenticate identifies the caller before the body is read.
 func (s *Server) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		if s.keys == nil && s.tokens == nil || s.isOpen(c) {
@@ -33,13 +33,15 @@ func (s *Server) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// isOpen reports whether a request is for everybody: of an open route, or of none, which the router says later.
+// isOpen reports whether the request needs no credential: its route is open, or there is no such
+// route, and the router answers 404.
 func (s *Server) isOpen(c echo.Context) bool {
 	route := s.routeOf(c)
 	return c.Path() == "" || route != nil && route.Scope == scopeOpen
 }
 
-// identify finds out who makes a request, and refuses who may not use its route; nil: there is none, which the router says later.
+// identify authenticates the request and checks that its credential may use the route. route may be
+// nil; the router then answers 404.
 func (s *Server) identify(c echo.Context, route *route) error {
 	credential := c.Request().Header.Get("X-API-Key")
 	if scheme, bearer, ok := strings.Cut(c.Request().Header.Get(echo.HeaderAuthorization), " "); ok && strings.EqualFold(scheme, "Bearer") {
@@ -64,7 +66,8 @@ func (s *Server) identify(c echo.Context, route *route) error {
 	return route.Allow(who)
 }
 
-// identifyAgain is for what has waited.
+// identifyAgain authenticates a request again that has waited: its key may have been revoked
+// meanwhile.
 func (s *Server) identifyAgain(c echo.Context) error {
 	if principalOf(c) == nil {
 		return nil
@@ -72,7 +75,8 @@ func (s *Server) identifyAgain(c echo.Context) error {
 	return s.identify(c, s.routeOf(c))
 }
 
-// owner is whose a credential is, or nil. Its form says which kind it is, so nothing is tried as both.
+// owner returns the principal of a credential, or nil. A credential with a dot is a JWT, any other
+// one an API key, so none is tried as both.
 func (s *Server) owner(c echo.Context, credential string) (*principal, error) {
 	if s.tokens != nil && strings.Contains(credential, ".") {
 		return s.bearer(c, credential)
@@ -83,7 +87,8 @@ func (s *Server) owner(c echo.Context, credential string) (*principal, error) {
 	return nil, nil //nolint:nilnil // nobody's
 }
 
-// bearer is whose token it is. Why one is refused stands in the log only: the bearer may be somebody who tries what passes.
+// bearer verifies a JWT. The reason of a refusal goes to the log only, because the caller may be
+// guessing.
 func (s *Server) bearer(c echo.Context, token string) (*principal, error) {
 	caller, err := s.tokens.Verify(c.Request().Context(), token)
 	switch {

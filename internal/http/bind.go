@@ -6,8 +6,8 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/jsonbody"
 )
 
-// binder reads a request's body into the struct that a handler passes to c.Bind, as strictly as Object reads. Read gets the body's
-// object.
+// binder reads a request's body into the struct that a handler passes to c.Bind, as strictly as
+// jsonbody.Object reads. Read returns the object of the body.
 type binder struct {
 	Read func(c echo.Context, optional bool) (*jsonbody.Object, error)
 }
@@ -23,7 +23,8 @@ func (b binder) Bind(into any, c echo.Context) error {
 	return o.Err()
 }
 
-// withoutBody is a handler that needs no body. One that is sent is read all the same, since it may name a tenant, and may say why.
+// withoutBody wraps a handler that needs no body. A body is read all the same: it may name a tenant
+// or give a reason.
 func withoutBody(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		var req struct {

@@ -21,7 +21,8 @@ import (
 // {name, expression, job_template: {type, args, options}} of the conformance suite and the CLI. What
 // describes the jobs they make is an envelope as in POST /ojs/v1/jobs, and is read as one.
 
-// cronAttributes are those of the cron job itself; the rest of the body is the envelope.
+// cronAttributes are the fields of the cron job itself. The other fields of the body are the
+// envelope of its jobs.
 var cronAttributes = jsonbody.Set("name", "cron", "expression", "timezone", "overlap_policy", "catch_up", "enabled", "description",
 	"job_template",
 	// Read-only (ojs-cron section 2.2): ignored, but for a tenant (noTenant).
@@ -51,7 +52,7 @@ func orText(v *string, missing string) string {
 	return *v
 }
 
-// template is the envelope of the jobs that a cron job makes.
+// template returns the envelope of the jobs that a cron job makes.
 func template(req *jsonbody.Object) *jsonbody.Object {
 	job := &jsonbody.Object{Path: req.Path, Fault: req.Fault}
 	if inner := req.Child("job_template"); inner != nil {
@@ -165,7 +166,7 @@ func (s *Server) putCron(c echo.Context) error {
 	return s.planned(c, status, row)
 }
 
-// cronParams takes from an envelope what the jobs of a cron job are to have.
+// cronParams copies the fields of the envelope to the parameters of the cron job.
 func cronParams(params *sqlcgen.PutCronParams, sent *jsonbody.Object, job *dispatch.NewJob) error {
 	for _, not := range []struct {
 		field string
@@ -203,7 +204,7 @@ func cronParams(params *sqlcgen.PutCronParams, sent *jsonbody.Object, job *dispa
 	return nil
 }
 
-// checkCron refuses an expression that the server, when it comes to planning, could not read.
+// checkCron refuses an expression that could not be read later, when the next time is computed.
 func checkCron(expression, zone, spelled string) error {
 	_, err := sched.ParseCron(expression, zone)
 	var fault *sched.CronError
@@ -216,7 +217,7 @@ func checkCron(expression, zone, spelled string) error {
 	return problems.Invalid(fault.Field, "%s", fault.What)
 }
 
-// planned writes a cron job that was just changed, with the time at which it is due next.
+// planned answers with a cron job that was just changed, with its next time.
 func (s *Server) planned(c echo.Context, status int, row sqlcgen.OjsCron) error {
 	ctx := s.queryContext(c)
 	row, err := s.cron.PlanNew(ctx, row)
@@ -269,7 +270,7 @@ func (s *Server) listCrons(c echo.Context) error {
 	})...)
 }
 
-// cronRef reads the cron job a path names.
+// cronRef reads the name of the cron job in the path, and the tenant of the request.
 func cronRef(c echo.Context) (name string, scope *string, err error) {
 	scope, name = requestTenant(c), c.Param("name")
 	if !names.Cron.MatchString(name) {
@@ -311,7 +312,7 @@ func (r *patchCronRequest) Check(o *jsonbody.Object) {
 	r.expression, r.spelled = cronText(o, "expression", "cron")
 }
 
-// patchCron changes what is given of the schedule; what the jobs are is changed by registering anew.
+// patchCron changes the schedule. The jobs of a cron job are changed by registering it again.
 func (s *Server) patchCron(c echo.Context) error {
 	name, scope, err := cronRef(c)
 	if err != nil {

@@ -94,7 +94,7 @@ func (s *Server) getDeadLetter(c echo.Context) error {
 	return s.writeJob(c, http.StatusOK, &job)
 }
 
-// getDeadLetterFlat is for operators' tools, which want the job itself.
+// getDeadLetterFlat answers with the bare job, as operators' tools expect it.
 func (s *Server) getDeadLetterFlat(c echo.Context) error {
 	job, err := s.deadLetter(c)
 	if err != nil {
@@ -195,8 +195,8 @@ type innerFilter struct {
 	admin.Filter
 }
 
-// bulkRequest is what a bulk request is about: {"filter": {...}, "limit": n, "confirm": true}. The filter may stand by itself or be the
-// body, but not half of it here and half there. What the client does not confirm is not done.
+// bulkRequest is {"filter": {...}, "limit": n, "confirm": true}. The filter may stand under filter
+// or be the body itself, but not both. Without confirm nothing is done.
 type bulkRequest struct {
 	jsonbody.Optional
 	_ struct{} `check:"only"`
@@ -225,10 +225,10 @@ func (s *Server) purgeDeadLetters(c echo.Context) error {
 	return s.bulk(c, "deleted", (*admin.Filter).Purge)
 }
 
-// doing does something to at most limit jobs that a filter lets pass, and says to how many.
+// doing changes at most limit jobs that match a filter, and returns how many it changed.
 type doing func(f *admin.Filter, ctx context.Context, q *sqlcgen.Queries, limit int32, tenant *string) (int32, error)
 
-// counter says how many jobs a filter lets pass.
+// counter returns how many jobs match a filter.
 type counter func(f *admin.Filter, ctx context.Context, q *sqlcgen.Queries, tenant *string) (int64, error)
 
 func (s *Server) bulk(c echo.Context, done string, do doing) error {
@@ -243,8 +243,8 @@ func (s *Server) bulk(c echo.Context, done string, do doing) error {
 	return c.JSON(http.StatusOK, map[string]any{done: n, "remaining": left})
 }
 
-// inBulk says how many jobs were done, and how many that the filter lets pass are left for another request; nil: nobody
-// knows.
+// inBulk returns how many jobs were changed, and how many that match the filter are left for
+// another request; nil if they could not be counted.
 func (s *Server) inBulk(c echo.Context, filter *admin.Filter, limit int32, do doing, count counter) (n int32, left *int64, err error) {
 	if given := slices.Sorted(maps.Keys(c.QueryParams())); len(given) > 0 {
 		return 0, nil, problems.Invalid(problems.Clip(given[0]), "belongs in the body here")
@@ -257,7 +257,8 @@ func (s *Server) inBulk(c echo.Context, filter *admin.Filter, limit int32, do do
 		return 0, nil, err
 	}
 	ctx := s.queryContext(c)
-	// What fails again meanwhile is not meant, neither by what is done nor by what remains.
+	// The upper bound of the time comes first, so that jobs that fail again during the call count
+	// neither as changed nor as left.
 	if err := filter.Bound(ctx, s.q, true); err != nil {
 		return 0, nil, err
 	}

@@ -51,7 +51,8 @@ func (s *Server) enqueue(c echo.Context) error {
 	return s.writeJob(c, http.StatusCreated, &row)
 }
 
-// enqueueBatch makes all of the jobs, or none; with atomicity partial each of them succeeds or fails by itself.
+// enqueueBatch enqueues all jobs of a batch or none. With atomicity partial each of them succeeds
+// or fails by itself.
 func (s *Server) enqueueBatch(c echo.Context) error {
 	req, err := s.body(c, s.limits.BatchBody, false)
 	if err != nil {
@@ -109,7 +110,8 @@ func (s *Server) enqueueBatch(c echo.Context) error {
 	return writeBlob(c, http.StatusCreated, w.B)
 }
 
-// readJobs reads the envelopes of a batch. The error is about the first that is no object or has a fault, and says where it stands.
+// readJobs reads the envelopes of a batch. The error is about the first one with a fault, and has
+// its index.
 func readJobs(items []jsonbody.Member, header *string, headerName string) (sent []*jsonbody.Object, jobs []*dispatch.NewJob, err error) {
 	now := time.Now()
 	sent, jobs = make([]*jsonbody.Object, len(items)), make([]*dispatch.NewJob, len(items))
@@ -126,7 +128,7 @@ func readJobs(items []jsonbody.Member, header *string, headerName string) (sent 
 	return sent, jobs, nil
 }
 
-// atIndex says of an error about a job of a batch which one it is.
+// atIndex adds the index of the job in its batch to the details of an error.
 func atIndex(err error, i int) error {
 	var known *pg.Error
 	if errors.As(err, &known) {
@@ -135,7 +137,8 @@ func atIndex(err error, i int) error {
 	return err
 }
 
-// enqueueOnce makes the jobs, or answers as a request with that key was answered before.
+// enqueueOnce enqueues the jobs of a request with an idempotency key, or returns the answer that
+// this key got before.
 func (s *Server) enqueueOnce(c echo.Context, key *idempotency, jobs []*dispatch.NewJob, tenant *string) ([]sqlcgen.OjsJob, error) {
 	rows, replayed, err := s.dispatch.EnqueueOnce(c.Request().Context(), key.Key, jobs, tenant)
 	if replayed {

@@ -19,10 +19,11 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/problems"
 )
 
-// docsURL is the page that tells of every code; the specification has pages for few of them.
+// docsURL is the page that explains every error code. The specification has pages for few of them.
 const docsURL = "https://github.com/ojs-pg/ojs-pg/blob/main/docs/http-api.md#errors"
 
-// problemWriter gives errors their codes and statuses, as ojs.problem has them, and writes them. Nothing else does.
+// problemWriter gives every error its code and status, from the table ojs.problem, and writes it.
+// No other code writes an error.
 type problemWriter struct {
 	db     *pg.DB
 	log    *slog.Logger
@@ -32,7 +33,7 @@ type problemWriter struct {
 	tenant  TenantHeaders
 }
 
-// newProblems takes the rows of ojs.problem that db has loaded.
+// newProblems makes a problemWriter from the rows of ojs.problem that db has loaded.
 func newProblems(db *pg.DB, log *slog.Logger, background *background) *problemWriter {
 	p := &problemWriter{
 		db: db, log: log, byCode: map[string]pg.Problem{}, tenant: KnownTenantHeaders,
@@ -48,7 +49,8 @@ func newProblems(db *pg.DB, log *slog.Logger, background *background) *problemWr
 	return p
 }
 
-// write answers a request with an error. It is echo's error handler. An answer that has begun is cut off.
+// write answers a request with an error; it is echo's error handler. If a part of an answer has
+// been sent, it breaks the connection off instead.
 func (p *problemWriter) write(err error, c echo.Context) {
 	r := c.Request()
 	log := p.log.With("request_id", requestID(c), "method", r.Method, "path", r.URL.Path).With(p.about(c)...)
@@ -95,7 +97,7 @@ func (p *problemWriter) write(err error, c echo.Context) {
 	}
 }
 
-// limitHeaders says of a limit that is reached when to come again, and how much there is of what.
+// limitHeaders sets Retry-After and the headers that tell how much of a limit is used.
 func limitHeaders(h http.Header, problem *pg.Error) {
 	if problem.Status != http.StatusTooManyRequests && problem.Status != http.StatusInsufficientStorage {
 		return
@@ -124,14 +126,16 @@ func limitHeaders(h http.Header, problem *pg.Error) {
 	}
 }
 
-// concealDepth has a full queue tell a tenant its bound alone: how many jobs others have in it is none of a tenant's business.
+// concealDepth removes the depth of a full queue from an error for a tenant, and leaves the bound:
+// a tenant must not learn how many jobs other tenants have.
 func concealDepth(c echo.Context, problem *pg.Error) {
 	if _, told := problem.Details["depth"]; told && isTenants(c) {
 		problem.Details["depth"] = problem.Details["bound"]
 	}
 }
 
-// about is who makes a request, and the tenant, queue or job that it names, as far as its head tells, for the log.
+// about returns attributes for the log: the principal of the request, and the tenant, queue or job
+// that its header and path name.
 func (p *problemWriter) about(c echo.Context) (attrs []any) {
 	tenant, _, err := p.tenant.read(c.Request().Header)
 	if who := principalOf(c); who != nil {
@@ -151,7 +155,7 @@ func (p *problemWriter) about(c echo.Context) (attrs []any) {
 	return attrs
 }
 
-// nameHeader says of an error about the tenant, which SQL calls by its parameter, that it is about the header.
+// nameHeader replaces SQL's parameter name by the name of the header in an error about the tenant.
 func (p *problemWriter) nameHeader(problem *pg.Error, h http.Header) {
 	p.tenant.rename(problem)
 	if _, header, err := p.tenant.read(h); err == nil && header != "" && problem.Details["field"] == "tenant" &&
@@ -160,7 +164,7 @@ func (p *problemWriter) nameHeader(problem *pg.Error, h http.Header) {
 	}
 }
 
-// locateField says of an error where the client wrote what it is about.
+// locateField sets the path of the field that an error is about, as the client wrote it.
 func locateField(problem *pg.Error, path string) {
 	problem.Details["field"] = path
 	if problem.Fault != "" {
@@ -170,8 +174,8 @@ func locateField(problem *pg.Error, path string) {
 	}
 }
 
-// problemBody has the fields of the OJS error object, and beside them the details that the
-// specifications name directly under error.
+// problemBody returns the OJS error object. The details that the specifications name directly under
+// error stand there as well.
 func problemBody(p *pg.Error, requestID string) map[string]any {
 	body := map[string]any{}
 	for k, v := range p.Details {
@@ -196,8 +200,8 @@ func problemBody(p *pg.Error, requestID string) map[string]any {
 	return body
 }
 
-// classify gives every error its code and status: SQL's from ojs.problem by SQLSTATE, those made
-// here from the same table by code.
+// classify returns the error with its code and status. Errors of SQL get them from ojs.problem by
+// SQLSTATE, errors made here by their code.
 func (p *problemWriter) classify(err error) *pg.Error {
 	var known *pg.Error
 	var routing *echo.HTTPError
@@ -227,7 +231,7 @@ func (p *problemWriter) classify(err error) *pg.Error {
 	return &out
 }
 
-// routingProblem translates what echo's router and net/http answer by themselves.
+// routingProblem translates errors of echo's router and of net/http.
 func routingProblem(err *echo.HTTPError) *pg.Error {
 	switch err.Code {
 	case http.StatusNotFound:
@@ -244,7 +248,7 @@ func routingProblem(err *echo.HTTPError) *pg.Error {
 	return &pg.Error{Code: problems.CodeInvalidRequest, Status: err.Code, Message: fmt.Sprint(err.Message)}
 }
 
-// requestID is what the response names the request, and the log with it.
+// requestID returns the id under which the response and the log name the request.
 func requestID(c echo.Context) string {
 	return c.Response().Header().Get(requestIDHeader)
 }

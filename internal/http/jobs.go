@@ -57,7 +57,7 @@ func (s *Server) getJob(c echo.Context) error {
 	return s.writeJob(c, http.StatusOK, &job, result...)
 }
 
-// patchRequest is what of a job can be changed while it waits.
+// patchRequest names what can be changed of a job while it waits.
 type patchRequest struct {
 	_        struct{}        `check:"configurable"`
 	Priority json.RawMessage `json:"priority" check:"required"`
@@ -84,7 +84,7 @@ func (r *patchRequest) Check(o *jsonbody.Object) {
 	r.priority = n
 }
 
-// patchJob gives a job that waits another priority.
+// patchJob changes the priority of a job that waits.
 func (s *Server) patchJob(c echo.Context) error {
 	id, scope, err := jobRef(c)
 	if err != nil {
@@ -103,7 +103,7 @@ func (s *Server) patchJob(c echo.Context) error {
 	return writeBlob(c, http.StatusOK, s.wire().appendJob(nil, &job))
 }
 
-// getJobFlat is for operators' tools, which want the job itself.
+// getJobFlat answers with the bare job, as operators' tools expect it.
 func (s *Server) getJobFlat(c echo.Context) error {
 	job, result, err := s.jobOfPath(c)
 	if err != nil {
@@ -112,7 +112,7 @@ func (s *Server) getJobFlat(c echo.Context) error {
 	return writeBlob(c, http.StatusOK, s.wire().appendJob(nil, &job, result...))
 }
 
-// jobOfPath reads the job that a path names, with what became of it.
+// jobOfPath reads the job that the path names, with its result.
 func (s *Server) jobOfPath(c echo.Context) (job sqlcgen.OjsJob, result []jsonbody.Attr, err error) {
 	id, scope, err := jobRef(c)
 	if err != nil {
@@ -182,7 +182,7 @@ type jobFilter struct {
 	Until    *time.Time `json:"until"`
 }
 
-// among refuses a state that is none of some.
+// among refuses the filter if its state is not in known.
 func (f *jobFilter) among(known []string, at string) error {
 	if f.State != nil && !slices.Contains(known, *f.State) {
 		return problems.Invalid(at, "must be one of %v", known)
@@ -190,13 +190,15 @@ func (f *jobFilter) among(known []string, at string) error {
 	return nil
 }
 
-// narrow has the filter let pass jobs of one tenant only: of the header's, if there is one, to whom others are unknown.
+// narrow restricts the filter to one tenant: the one that it names, or that of the request. To a
+// tenant every other tenant is unknown.
 func (f *jobFilter) narrow(own *string) (err error) {
 	f.Tenant, err = narrowTenant("tenant", f.Tenant, own)
 	return err
 }
 
-// jobLine is a job in a list. What a producer put into it is left out, which may be large: GET /jobs/{id} has it.
+// jobLine is a job in a list, without what its producer sent, which may be large: GET /jobs/{id}
+// has it.
 type jobLine struct {
 	ID          string     `json:"id"`
 	TenantID    string     `json:"tenant_id"`
@@ -233,8 +235,9 @@ func lineOf(j *sqlcgen.ListJobsRow) jobLine {
 	return line
 }
 
-// page reads a page of jobs behind a cursor, and the cursor of the next, nil if there is none. It looks at about 10,000 jobs at most, so it
-// may hold fewer than limit, although there are more.
+// page reads the jobs after a cursor, and returns the cursor of the next page, nil if there is
+// none. It looks at about 10,000 jobs at most, so a page may hold fewer than limit although more
+// follow.
 func (f *jobFilter) page(ctx context.Context, q *sqlcgen.Queries, before *string, skip, limit int, known []string) (
 	rows []sqlcgen.ListJobsRow, next *string, err error,
 ) {
@@ -363,7 +366,8 @@ func (r *cancelRequest) Check(o *jsonbody.Object) {
 	checkIDs(o, r.IDs, r.Filter != nil)
 }
 
-// cancelJobs cancels the jobs that are named, or a page of those that a filter lets pass; the answer has the cursor of the next.
+// cancelJobs cancels the jobs that are named, or one page of those that match a filter. The answer
+// has the cursor of the next page.
 func (s *Server) cancelJobs(c echo.Context) error {
 	req := cancelRequest{Limit: 1000}
 	if err := c.Bind(&req); err != nil {
@@ -409,16 +413,17 @@ func (s *Server) cancelJobs(c echo.Context) error {
 	})
 }
 
-// deleteJobs says that only retention removes finished jobs: they leave by the partition.
+// deleteJobs answers that finished jobs are removed by retention only, a partition at a time.
 func (s *Server) deleteJobs(echo.Context) error {
 	return problems.Refuse(problems.CodeUnsupported, "action",
 		"finished jobs are removed by retention alone; jobs that wait can be cancelled")
 }
 
-// retryJob takes any discarded job, dead letter or not.
+// retryJob runs a discarded job again, whether it is a dead letter or not.
 func (s *Server) retryJob(c echo.Context) error { return s.runAgain(c, (*sqlcgen.Queries).Retry) }
 
-// jobsFilter picks jobs to run again. Only those that failed for good can be, so state may say that it means those.
+// jobsFilter selects jobs to run again. Only jobs that failed for good can be, so the filter may
+// name their state and no other.
 type jobsFilter struct {
 	_ struct{} `check:"only"`
 	admin.Filter
@@ -449,7 +454,8 @@ func (r *jobsRequest) Check(o *jsonbody.Object) {
 	checkIDs(o, r.IDs, r.Filter != nil)
 }
 
-// retryJobs has all jobs that failed for good run again that a filter lets pass, dead letters or not, in the words of ojs-admin-api.
+// retryJobs runs all jobs again that failed for good and match a filter, whether they are dead
+// letters or not (ojs-admin-api section 8.1).
 func (s *Server) retryJobs(c echo.Context) error {
 	req := jobsRequest{Limit: 1000}
 	if err := c.Bind(&req); err != nil {
@@ -474,7 +480,7 @@ func (s *Server) retryJobs(c echo.Context) error {
 	})
 }
 
-// retryThese has discarded jobs run again by their ids, each of which succeeds or fails by itself.
+// retryThese runs discarded jobs again by their ids. Each succeeds or fails by itself.
 func (s *Server) retryThese(c echo.Context, ids []string) error {
 	if err := s.forJobs(c, "ids", ids...); err != nil {
 		return err

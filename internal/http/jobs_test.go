@@ -445,7 +445,7 @@ func TestSingleEnqueuesThatCameTogether(t *testing.T) {
 	all.Wait()
 }
 
-// Whoever has to wait for a lock holds no connection meanwhile, so that others are served.
+// A request that has to wait for a lock holds no connection meanwhile, so that others are served.
 func TestWaitingForLocksKeepsNobodyElse(t *testing.T) {
 	t.Parallel()
 	a := start(t)

@@ -12,10 +12,9 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 )
 
-// keyring remembers for a second whose API keys are, so that a busy client costs one question a second, and a key that is revoked is
-// refused within one. Questions that come while one is under way share the next statement: whoever makes up keys has the server send one
-// statement at a time, however many they are, and keys that were good a second ago take turns with them. What is no key is remembered
-// apart, so that it drives out none.
+// keyring caches the owners of API keys for one second. So a busy key costs one query per second,
+// and a revoked key stops working within one. Lookups that arrive while a query runs share the next
+// query. Unknown keys have a cache of their own, so that guesses cannot evict valid keys.
 type keyring struct {
 	owners *pg.Batcher[keyHash, *principal]
 
@@ -38,7 +37,8 @@ const (
 	keyBatch  = 100    // in one statement
 )
 
-// keyForm reports whether a secret may be one that ojs.create_api_key has made. Every request asks, so that no regular expression does.
+// keyForm reports whether a secret has the form of a key of ojs.create_api_key. It runs on every
+// request, so it does without a regular expression.
 func keyForm(secret string) bool {
 	digits, ok := strings.CutPrefix(secret, "ojs_")
 	if !ok || len(digits) != 64 {
@@ -52,13 +52,15 @@ func keyForm(secret string) bool {
 	return true
 }
 
-// newKeyring has find say whose the keys are that have some hashes, one for one.
+// newKeyring makes a keyring. find returns the owner of each hash, in their order, nil where there
+// is none.
 func newKeyring(timeout time.Duration, find func(context.Context, []keyHash) ([]*principal, error)) *keyring {
 	options := pg.BatchOptions{Items: keyBatch, Bytes: keyBatch, Statements: 1, Timeout: timeout}
 	return &keyring{owners: pg.NewBatcher(options, find), valid: map[keyHash]knownKey{}, others: map[keyHash]knownKey{}}
 }
 
-// owner is whose key a secret is, or nil. Only its hash is compared, by the database, and kept.
+// owner returns the owner of a secret, or nil. Only the hash of the secret is kept and sent to the
+// database.
 func (k *keyring) owner(ctx context.Context, secret string) (*principal, error) {
 	if !keyForm(secret) {
 		return nil, nil //nolint:nilnil // nobody's
@@ -86,7 +88,8 @@ func (k *keyring) owner(ctx context.Context, secret string) (*principal, error) 
 	return found.(*principal), nil
 }
 
-// recall is what is known of a key, perhaps no longer, and whether it was valid when it was asked for last.
+// recall returns what is known of a key, which may be outdated, and whether the key was valid when
+// it was looked up last.
 func (k *keyring) recall(hash keyHash) (known knownKey, valid bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -110,7 +113,7 @@ func (k *keyring) remember(hash keyHash, key knownKey) {
 	to[hash] = key
 }
 
-// findKeys asks for the owners of keys.
+// findKeys asks the database for the owners of keys.
 func (s *Server) findKeys(ctx context.Context, hashes []keyHash) ([]*principal, error) {
 	asked := make([][]byte, len(hashes))
 	for i := range hashes {

@@ -10,14 +10,16 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/problems"
 )
 
-// lack is a feature of the specification that this server does not have, and the paths by which clients ask for it.
+// lack is a feature of the specification that this server does not have, with the paths that belong
+// to it.
 type lack struct {
 	feature string // as the manifest calls it, where it does
 	status  int    // 0: that of the code, 422. 501: no level of this server is to have it
 	paths   []string
 }
 
-// lacking are told apart from paths that nobody knows: a client that gets 404 looks for its mistake.
+// lacking gives these paths an answer of their own: a client that gets 404 would look for a mistake
+// in its request.
 var lacking = []lack{
 	{"workflows", 0, []string{"/workflows", "/workflows/*"}},
 	{"rate_limiting", 0, []string{"/rate-limits", "/rate-limits/*"}},

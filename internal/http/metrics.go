@@ -14,10 +14,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// other stands for routes and methods that this server does not have: clients make up as many as they like.
+// other is the label for routes and methods that this server does not have. Clients can make up any
+// number of them.
 const other = "_other"
 
-// metrics count requests, and show what all parts of the server count. docs/metrics.md lists them.
+// metrics counts requests, and shows what all parts of the server count. docs/metrics.md lists
+// them.
 type metrics struct {
 	requests *prometheus.HistogramVec
 	inFlight prometheus.Gauge
@@ -52,14 +54,15 @@ func newMetrics(cfg *Config) *metrics {
 	return m
 }
 
-// learn takes note of the routes that there are.
+// learn notes which routes exist.
 func (m *metrics) learn(routes []*echo.Route) {
 	for _, r := range routes {
 		m.known[r.Path], m.known[r.Method] = true, true
 	}
 }
 
-// observe comes before everything else, and writes errors itself, because it has to know the status.
+// observe counts and times requests. It is the outermost middleware, and writes errors itself,
+// because it has to know the status.
 func (m *metrics) observe(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		began := time.Now()

@@ -114,7 +114,7 @@ func TestQueues(t *testing.T) {
 
 	r.gives("GET /queues", "", 200, `{"queues": [{"name": "mail", "status": "active"}, {"name": "reports"}],
 		"items": [{"name": "mail"}, {"name": "reports"}], "pagination": {"total": 2}}`)
-	// Since when a queue is there, the roll-up of the tick notes, or whoever configures it.
+	// Since when a queue is there, is noted by the roll-up of the tick, or when it is configured.
 	r.sql("select ojs.tick()")
 	r.sql("select ojs.configure_queue('later', '{}')")
 	r.gives("GET /queues", "", 200, `{"queues": [{"name": "later", "created_at": "*"}, {"name": "mail", "created_at": "*"},

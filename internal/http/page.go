@@ -14,7 +14,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/problems"
 )
 
-// queryText reads an optional parameter of the query; nil if it is absent or empty.
+// queryText returns an optional query parameter, or nil if it is absent or empty.
 func queryText(c echo.Context, name string) (*string, error) {
 	v := c.QueryParam(name)
 	if v == "" {
@@ -37,7 +37,7 @@ func queryAll[T any](c echo.Context, read func(echo.Context, string) (*T, error)
 	return nil
 }
 
-// queryTenant reads an optional tenant of the query, under either of its names.
+// queryTenant returns the tenant that the query names as tenant or tenant_id, or nil.
 func queryTenant(c echo.Context) (*string, error) {
 	tenant, err := queryText(c, "tenant")
 	if err != nil {
@@ -50,7 +50,7 @@ func queryTenant(c echo.Context) (*string, error) {
 	return jsonbody.SameTenant("tenant", tenant, id)
 }
 
-// queryTime reads an optional time of the query: RFC 3339 with an offset.
+// queryTime returns an optional time of the query: RFC 3339 with an offset.
 func queryTime(c echo.Context, name string) (*time.Time, error) {
 	v, err := queryText(c, name)
 	if v == nil || err != nil {
@@ -63,7 +63,7 @@ func queryTime(c echo.Context, name string) (*time.Time, error) {
 	return &at, nil
 }
 
-// pageJSON says which page of a list was shown, and how long the list is.
+// pageJSON tells the client which page of a list it got and how long the list is.
 type pageJSON struct {
 	Total   int  `json:"total"`
 	Limit   int  `json:"limit"`
@@ -73,7 +73,8 @@ type pageJSON struct {
 	PerPage int  `json:"per_page"`
 }
 
-// paging reads which page of a list is asked for: limit and offset, or the admin API's page and per_page.
+// paging returns the limit and offset that the query asks for, as limit and offset or as page and
+// per_page.
 func paging(c echo.Context) (limit, offset int, err error) {
 	if limit, err = queryInteger(c, "limit", 50, 1, 1000); err != nil {
 		return 0, 0, err
@@ -95,7 +96,8 @@ func paging(c echo.Context) (limit, offset int, err error) {
 	return limit, offset, nil
 }
 
-// pageOf asks for a page of a list whose rows say how many there are in all.
+// pageOf asks for one page of a list whose rows carry the number of all rows, and returns both. An
+// offset behind the end costs a second question, for the number alone.
 func pageOf[T any](limit, offset int, ask func(limit, offset int32) ([]T, error), total func(T) int64) (rows []T, all int, err error) {
 	rows, err = ask(int32(limit), int32(offset))
 	counted := rows
@@ -109,7 +111,8 @@ func pageOf[T any](limit, offset int, ask func(limit, offset int32) ([]T, error)
 	return rows, all, err
 }
 
-// pagination of a page that may hold fewer than limit, although there are more.
+// pagination describes a page with shown rows. A page may hold fewer than limit although more
+// follow.
 func pagination(total, limit, offset, shown int) pageJSON {
 	more := shown > 0 && offset+shown < total // what was counted a moment ago may have gone
 	return pageJSON{Total: total, Limit: limit, Offset: offset, HasMore: more, Page: offset/limit + 1, PerPage: limit}
@@ -122,7 +125,7 @@ func writePagination(w *jsonbody.Writer, p pageJSON) {
 	w.B = append(w.B, shown...)
 }
 
-// queryInteger reads a whole number between lowest and highest of the query.
+// queryInteger returns an integer of the query between lowest and highest; missing if it is absent.
 func queryInteger(c echo.Context, name string, missing, lowest, highest int) (int, error) {
 	v := c.QueryParam(name)
 	if v == "" {
@@ -135,7 +138,8 @@ func queryInteger(c echo.Context, name string, missing, lowest, highest int) (in
 	return n, nil
 }
 
-// commaList reads ?name=a,b, at most longest names; nil if it is absent.
+// commaList returns the names in ?name=a,b, at most longest of them, or nil if the parameter is
+// absent.
 func commaList(c echo.Context, name string, longest int) ([]string, error) {
 	v := c.QueryParam(name)
 	if v == "" {
@@ -148,13 +152,15 @@ func commaList(c echo.Context, name string, longest int) ([]string, error) {
 	return list, nil
 }
 
-// partOf is a page of a list of which one row more than limit was read, which tells whether there are more.
+// partOf returns the answer for one page of a list. rows holds one row more than limit if there are
+// more pages.
 func partOf[T any](name string, rows []T, limit, offset int) map[string]any {
 	more := len(rows) > limit
 	return listed(name, rows[:min(len(rows), limit)], map[string]any{"limit": limit, "offset": offset, "has_more": more})
 }
 
-// listed is a page of a list under both names that clients read it by: items, and its own.
+// listed returns the answer for a page of a list. Clients read the list as items or by its own
+// name, so it stands under both.
 func listed(name string, items, page any) map[string]any {
 	return map[string]any{"items": items, name: items, "pagination": page}
 }

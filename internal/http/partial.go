@@ -14,7 +14,8 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
-// partially reads the atomicity of a batch (ojs-bulk-operations section 5.3). What was answered in parts cannot be answered once more.
+// partially reports whether the batch asks for partial atomicity (ojs-bulk-operations section 5.3).
+// It refuses that together with an idempotency key: a partial answer cannot be repeated.
 func partially(req *jsonbody.Object, key *idempotency) bool {
 	mode := req.Text("atomicity")
 	switch {
@@ -37,7 +38,8 @@ func queuesOf(jobs []*dispatch.NewJob) []string {
 	return slices.Compact(queues)
 }
 
-// enqueueEach makes those jobs of a batch that can be made: 201 if all were, 207 if some were. If none was, the answer is the first error.
+// enqueueEach enqueues the valid jobs of a batch. The status is 201 if all were, 207 if some were.
+// If none was, the answer is the first error.
 func (s *Server) enqueueEach(c echo.Context, sent []*jsonbody.Object, jobs []*dispatch.NewJob) error {
 	header, headerName := requestTenant(c), scopeHeader(c)
 	outcomes, err := s.dispatch.EnqueueEach(c.Request().Context(), jobs, header)

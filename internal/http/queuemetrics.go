@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// The database is asked once in so long, whoever asks for metrics, and not again before so many times as long as it took: metrics keep
-	// at most a tenth of a session busy.
+	// The database is asked once in so long, however many ask for metrics, and not again before so many times as long as it took:
+	// metrics keep at most a tenth of a session busy.
 	gaugesEvery = time.Second
 	gaugesPause = 9
 
@@ -26,8 +26,9 @@ const (
 	MetricTenants = 1000
 )
 
-// queueMetrics tell what there is in each queue and of each tenant, as the database has it: every server says the same. They are
-// read when somebody asks, and left out when they cannot be read.
+// queueMetrics shows the numbers of jobs in each queue and of each tenant, as the database has
+// them, so every server shows the same. They are read when the metrics are asked for, and left out
+// when they cannot be read.
 type queueMetrics struct {
 	db      *pg.DB
 	log     *slog.Logger
@@ -63,7 +64,8 @@ func newTenantDescs() tenantDescs {
 	}
 }
 
-// newQueueMetrics makes what a registry collects. The first so many tenants have series of their own.
+// newQueueMetrics makes the collector. The first so many tenants have series of their own; all
+// others are added up.
 func newQueueMetrics(db *pg.DB, log *slog.Logger, tenants int32) *queueMetrics {
 	of := func(name, help string) *prometheus.Desc {
 		return prometheus.NewDesc(name, help, []string{"queue"}, nil)

@@ -62,7 +62,7 @@ func TestQueueMetrics(t *testing.T) {
 	}
 }
 
-// The tenants that came first stay in, whoever comes after them and whatever their names; the others are added up, and no
+// The tenants that came first stay in, whichever come after them and whatever their names; the others are added up, and no
 // counter goes back.
 func TestMT006MT154TenantMetricsKeepTheirMembers(t *testing.T) {
 	t.Parallel()

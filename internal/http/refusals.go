@@ -11,7 +11,8 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
-// refusals are those that limits have caused since the last note of them.
+// refusals counts the requests that limits have refused since the last note, and writes them to
+// ojs.notice a second later. mu guards counts; counts is nil while nothing is to be noted.
 type refusals struct {
 	db         *pg.DB
 	log        *slog.Logger
@@ -23,10 +24,11 @@ type refusals struct {
 
 type refusal struct{ tenant, queue, resource string }
 
-// noteAfter is how long refusals are collected before they are noted.
+// noteAfter is how long refusals are collected before they are written together.
 const noteAfter = time.Second
 
-// count has a refusal that a limit has caused noted, soon and together with others.
+// count adds an error of a limit to the refusals. Other errors are ignored. The first one starts
+// the background task that notes them.
 func (r *refusals) count(problem *pg.Error) {
 	var of refusal
 	switch of.tenant, _ = problem.Details["tenant_id"].(string); problem.Code {
@@ -72,5 +74,5 @@ func (r *refusals) note() {
 	}
 }
 
-// noteTimeout ends a note; the refusals in it are lost then.
+// noteTimeout bounds the write; the refusals in it are lost when it is over.
 const noteTimeout = 5 * time.Second

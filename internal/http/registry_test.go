@@ -83,7 +83,7 @@ func TestRestingWorkersWait(t *testing.T) {
 	}
 }
 
-// Whoever is told to go on while it waits gets what has been there all the time, whichever queues it had named when it registered.
+// A worker that is told to go on while it waits gets what has been there all the time, whichever queues it had named when it registered.
 func TestWaitingWorkersGoOn(t *testing.T) {
 	t.Parallel()
 	a := start(t)

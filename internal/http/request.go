@@ -12,7 +12,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
-// principal is who makes a request, as its credential says.
+// principal is the identity in a request's credential.
 type principal struct {
 	Name   string   // in the audit trail and in the log
 	Tenant *string  // nil: an operator
@@ -22,22 +22,22 @@ type principal struct {
 
 const principalKey = "principal"
 
-// setPrincipal says who makes a request.
+// setPrincipal keeps the principal of a request for the handlers.
 func setPrincipal(c echo.Context, p *principal) { c.Set(principalKey, p) }
 
-// principalOf makes a request; nil: nobody was asked for a credential.
+// principalOf returns the principal of a request, or nil if the server asks for no credential.
 func principalOf(c echo.Context) *principal {
 	p, _ := c.Get(principalKey).(*principal)
 	return p
 }
 
-// isTenants is whether a request was made with a tenant's credential.
+// isTenants reports whether the request's credential belongs to a tenant.
 func isTenants(c echo.Context) bool {
 	p := principalOf(c)
 	return p != nil && p.Tenant != nil
 }
 
-// actorOf is the principal of a request, as the audit trail shows it; empty if nobody is known.
+// actorOf returns the principal's name as the audit trail shows it, or "" if there is no principal.
 func actorOf(c echo.Context) string {
 	if p := principalOf(c); p != nil {
 		return p.Name
@@ -45,7 +45,8 @@ func actorOf(c echo.Context) string {
 	return ""
 }
 
-// bound makes the tenant of a credential that of the request.
+// bound makes the tenant of the credential the tenant of the request. It fails if the request names
+// another tenant.
 func (r *request) bound(p *principal) error {
 	if p == nil || p.Tenant == nil {
 		return nil
@@ -57,22 +58,24 @@ func (r *request) bound(p *principal) error {
 	return nil
 }
 
-// unauthorized is the refusal of a request without a valid credential. It does not tell an unknown one from one that has ended.
+// unauthorized returns the 401 for a missing or invalid credential. An unknown credential and an
+// expired one get the same answer.
 func unauthorized(why string) *pg.Error {
 	return &pg.Error{Code: problems.CodeUnauthorized, Message: why}
 }
 
-// reasonHeader says why a request changes something, where its body does not.
+// reasonHeader carries the reason of a change when the body has no field for it.
 const reasonHeader = "X-OJS-Reason"
 
-// giveReason keeps why a request changes something; nil: its body does not say.
+// giveReason keeps the reason that the body of a request gives for a change. With nil the header
+// counts.
 func giveReason(c echo.Context, reason *string) {
 	if reason != nil {
 		requestOf(c).reason = *reason
 	}
 }
 
-// reasonOf is why a request changes something, for the audit trail; empty if it does not say.
+// reasonOf returns the reason of a change for the audit trail, or "" if the request gives none.
 func reasonOf(c echo.Context) string {
 	if reason := requestOf(c).reason; reason != "" {
 		return reason
@@ -83,12 +86,13 @@ func reasonOf(c echo.Context) string {
 	return ""
 }
 
-// changing has the calls of a request that the audit trail is to tell of, each in a transaction of its own.
+// changing returns the queries of a request that changes something. Each runs in a transaction of
+// its own, and the audit trail notes the request's actor and reason.
 func (s *Server) changing(c echo.Context) *sqlcgen.Queries {
 	return sqlcgen.New(s.db.Within(s.limits.Query).As(actorOf(c), reasonOf(c)))
 }
 
-// request is what is known of a request beside what echo knows.
+// request holds what this package knows about a request beyond echo's context.
 type request struct {
 	tenant *string
 	header string // that named the tenant
@@ -100,9 +104,11 @@ type request struct {
 
 const requestKey = "request"
 
+// requestOf returns what begin has put into the context.
 func requestOf(c echo.Context) *request { return c.Get(requestKey).(*request) }
 
-// begin is a middleware that all handlers need which use this package.
+// begin is the middleware that prepares the request for all handlers. It ends the database context
+// of the request when the handler returns.
 func (s *Server) begin(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		r := &request{}
@@ -116,7 +122,8 @@ func (s *Server) begin(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// asBound is an error as the bearer of a tenant's credential gets it: naming another tenant is no mistake of form, but denied.
+// asBound turns the error TENANT_MISMATCH into TENANT_ACCESS_DENIED (403) for a tenant's
+// credential: to name another tenant is not a slip in the form then, but an attempt that is denied.
 func asBound(c echo.Context, err error) error {
 	var problem *pg.Error
 	if p := principalOf(c); p != nil && p.Tenant != nil && errors.As(err, &problem) && problem.Code == problems.CodeTenantMismatch {
@@ -125,14 +132,16 @@ func asBound(c echo.Context, err error) error {
 	return err
 }
 
-// requestTenant is the tenant whom a request of a scoped route is for; nil: none is named. Without one SQL decides: enqueue falls to the
-// default tenant, everything else acts across tenants.
+// requestTenant returns the tenant that a request of a scoped route acts for, or nil if the request
+// names none. With nil SQL decides: an enqueue goes to the default tenant, everything else acts on
+// all tenants.
 func requestTenant(c echo.Context) *string { return requestOf(c).tenant }
 
-// scopeHeader is the header that named the tenant; empty if none did.
+// scopeHeader returns the name of the header that named the tenant, or "".
 func scopeHeader(c echo.Context) string { return requestOf(c).header }
 
-// forAllTenants refuses a request that names a tenant.
+// forAllTenants refuses a request that names a tenant. cannot says what is impossible for one
+// tenant.
 func forAllTenants(c echo.Context, cannot string) error {
 	header := scopeHeader(c)
 	if header == echo.HeaderAuthorization {
@@ -144,8 +153,9 @@ func forAllTenants(c echo.Context, cannot string) error {
 	return nil
 }
 
-// queryContext is that of a request's calls into the database, which end with Query. A client that hangs up does not stop them: their
-// outcome would be unknown and their connection lost.
+// queryContext returns the context of a request's database calls. It ends after Limits.Query. It
+// does not end when the client hangs up: the outcome of the call would be unknown, and its
+// connection lost.
 func (s *Server) queryContext(c echo.Context) context.Context {
 	r := requestOf(c)
 	if r.ctx == nil {

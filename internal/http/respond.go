@@ -18,13 +18,13 @@ const (
 	requestIDHeader = "X-Request-Id"
 )
 
-// goSDKVersion is what the official Go SDK sends, and how it is told apart where the clients want different shapes.
+// goSDKVersion is the OJS-Version that the official Go SDK sends. Some shapes differ for it.
 const goSDKVersion = "1.0.0-rc.1"
 
-// errLost is that of a client's connection. Nothing is wrong with an answer that it cuts off.
+// errLost means that the client's connection broke. The answer itself was right.
 var errLost = errors.New("the connection to the client is lost")
 
-// writePart writes a part of an answer, whose header has been written.
+// writePart writes a part of an answer whose header has been sent.
 func writePart(c echo.Context, part []byte) error {
 	if _, err := c.Response().Write(part); err != nil {
 		return fmt.Errorf("%w: %w", errLost, err)
@@ -32,7 +32,7 @@ func writePart(c echo.Context, part []byte) error {
 	return nil
 }
 
-// flush learns whether an answer has left: a buffered write hides the socket's error.
+// flush sends what is buffered and returns the socket's error, which a buffered write would hide.
 func flush(c echo.Context) error {
 	// echo's own writer would not tell it.
 	if err := http.NewResponseController(c.Response().Writer).Flush(); err != nil {
@@ -41,7 +41,8 @@ func flush(c echo.Context) error {
 	return nil
 }
 
-// writeBlob writes a response and a newline, without which a terminal's prompt stands behind it, and learns whether it left.
+// writeBlob writes a response and a newline, so that a terminal's prompt stands on its own line. It
+// returns an error if the response did not leave.
 func writeBlob(c echo.Context, status int, body ...[]byte) error {
 	res := c.Response()
 	size := 1
@@ -65,7 +66,7 @@ func writeBlob(c echo.Context, status int, body ...[]byte) error {
 // retryLater tells the client to come back after a second.
 func retryLater(c echo.Context) { c.Response().Header().Set("Retry-After", "1") }
 
-// serializer writes responses made of structs, for c.JSON: without HTML escapes, and as Blob does.
+// serializer writes responses made of structs for c.JSON, without HTML escapes, as writeBlob does.
 type serializer struct{}
 
 // Serialize implements echo.JSONSerializer.
@@ -76,7 +77,7 @@ func (serializer) Serialize(c echo.Context, v any, _ string) error {
 // Deserialize implements echo.JSONSerializer. Requests are read by a Binder.
 func (serializer) Deserialize(echo.Context, any) error { return errors.ErrUnsupported }
 
-// encode writes a response made of structs, without HTML escapes.
+// encode writes a struct as the response, without HTML escapes.
 func encode(c echo.Context, status int, v any) error {
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)

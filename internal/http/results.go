@@ -27,14 +27,15 @@ func (s *Server) resultRoutes() []route {
 	})
 }
 
-// maxResults is the most jobs that one request asks the results of.
+// maxResults is the largest number of jobs in one request for results.
 const maxResults = 1000
 
 type outcome sqlcgen.JobResultsRow
 
 func (o *outcome) ended() bool { return o.ResultStoredAt != nil }
 
-// attrs says of a result when it was stored, how large it is and until when it stays; without that: for ever.
+// attrs returns when a result was stored, how large it is, and until when it stays; without that it
+// stays for ever.
 func (o *outcome) attrs() []jsonbody.Attr {
 	if o.Result == nil {
 		return nil
@@ -60,7 +61,8 @@ func (s *Server) result(ctx context.Context, id string, scope *string) (*outcome
 	return (*outcome)(&rows[0]), nil
 }
 
-// getResult shows what became of a job; with wait=true it stays open until that is known, for timeout seconds.
+// getResult answers with the result of a job. With wait=true it waits until the job has ended, for
+// timeout seconds at most.
 func (s *Server) getResult(c echo.Context) error {
 	id, scope, err := jobRef(c)
 	if err != nil {
@@ -135,7 +137,7 @@ func writeResult(c echo.Context, id string, found *outcome) error {
 	return writeBlob(c, http.StatusOK, w.B)
 }
 
-// jobsOver is one poll for all requests that wait.
+// jobsOver asks, in one statement, which of the jobs that requests wait for have ended.
 func (s *Server) jobsOver(ctx context.Context, jobs []awaited) ([]awaited, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.limits.Query)
 	defer cancel()
@@ -169,7 +171,8 @@ func (r *resultsRequest) Check(o *jsonbody.Object) {
 	}
 }
 
-// listResults answers for every id; what is not there, has not ended or was removed is null.
+// listResults answers for each id. The result is null if there is no such job, it has not ended, or
+// its result was removed.
 func (s *Server) listResults(c echo.Context) error {
 	var req resultsRequest
 	if err := c.Bind(&req); err != nil {

@@ -26,7 +26,7 @@ func noRoom(what string) *pg.Error {
 // nothing more once it has one.
 const step = 1 << 20
 
-// bodies makes the room that a body takes free again when its request is done.
+// bodies returns the memory of a body to the budget when its request ends.
 func (s *Server) bodies(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		r := c.Request()
@@ -40,7 +40,7 @@ func (s *Server) bodies(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// roomyBody is a request body that takes room as it is read.
+// roomyBody is a request body that takes memory from the budget while it is read.
 type roomyBody struct {
 	io.ReadCloser
 	s      *Server
@@ -65,7 +65,8 @@ func (b *roomyBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// take takes a step if one is free, and otherwise waits for a place.
+// take takes one step of the budget. If no step is free it waits for a place, which holds a whole
+// body.
 func (b *roomyBody) take() bool {
 	if b.s.admission.steps.Try(b.caller, 1) {
 		b.steps++
@@ -86,8 +87,9 @@ func (b *roomyBody) give() {
 	}
 }
 
-// carry takes room for the bytes of an answer until the client has them. The jobs of a FETCH for which there is no room are to be given
-// back. What is larger than all that the caller may have takes all of it.
+// carry takes memory for an answer from the budget until give is called. It fails if there is none;
+// the caller gives back the jobs of a FETCH then. An answer that is larger than the caller's whole
+// share takes all of it.
 func (s *Server) carry(c echo.Context, size int) (give func(), err error) {
 	if size <= small {
 		return func() {}, nil
@@ -105,7 +107,8 @@ func (s *Server) carry(c echo.Context, size int) (give func(), err error) {
 
 func half(units int64) int64 { return max(1, units/2) }
 
-// caller is in whose name a request is counted.
+// caller returns the name under which a request counts against limits: its tenant, or else its
+// credential.
 func (s *Server) caller(c echo.Context) string {
 	if tenant := s.namedTenant(c); tenant != "" {
 		return tenant

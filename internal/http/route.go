@@ -20,7 +20,7 @@ import (
 // v1 is where the routes of OJS begin.
 const v1 = "/ojs/v1"
 
-// access is the scope that a credential has to have for a route.
+// access is the scope that a route demands of a credential.
 type access string
 
 // The scopes. Open is none, not even a credential: probes, and what a client reads before it has one.
@@ -32,7 +32,8 @@ const (
 	scopeAdmin   access = "admin"
 )
 
-// route is a handler, how clients reach it, and what their credentials have to have and be for. One of GET answers HEAD, too.
+// route is a handler with its method and path, and with what a credential needs to use it. A route
+// for GET also answers HEAD.
 type route struct {
 	Method, Path string
 	Scope        access
@@ -46,7 +47,7 @@ type route struct {
 
 type routeKey struct{ method, path string }
 
-// underPrefixes is routes once more below each of prefixes, by which clients know them.
+// underPrefixes returns the routes once for each prefix.
 func underPrefixes(prefixes []string, routes []route) []route {
 	var all []route
 	for _, prefix := range prefixes {
@@ -66,8 +67,7 @@ func scoped(routes []route) []route {
 	return routes
 }
 
-// mount gives routes to e. A route without a scope is a mistake of whoever wrote it, and the server does not start: it would be open to
-// every credential.
+// mount adds routes to e. It panics on a route without a scope: every credential could use it.
 func (s *Server) mount(e *echo.Echo, routes []route) {
 	for i := range routes {
 		r := &routes[i]
@@ -104,10 +104,10 @@ func (s *Server) add(e *echo.Echo, method string, r *route) {
 	s.mounted[routeKey{method, r.Path}] = r
 }
 
-// paged are the parameters of a list that Paging reads.
+// paged are the query parameters that paging reads.
 const paged = "limit offset page per_page "
 
-// Parameters are the names of the query that the route knows.
+// Parameters returns the names of the query parameters that the route knows.
 func (r *route) Parameters() []string {
 	known := strings.Fields(r.Query)
 	if r.OfTenant {
@@ -116,7 +116,8 @@ func (r *route) Parameters() []string {
 	return known
 }
 
-// spelled refuses a query with a slip of the pen in a name: a filter that is passed over lets everything pass.
+// spelled refuses a query parameter whose name is nearly a known one: a filter that is ignored
+// would match everything.
 func spelled(next echo.HandlerFunc, known []string) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		if c.Request().URL.RawQuery == "" {
@@ -135,8 +136,8 @@ func spelled(next echo.HandlerFunc, known []string) echo.HandlerFunc {
 	}
 }
 
-// ofTenant has a request whose query names a tenant be for that one, which must be the header's if there is one. To a tenant others are
-// unknown.
+// ofTenant applies ?tenant= (or ?tenant_id=) as the tenant of the request. It must agree with the
+// tenant header; to a tenant every other tenant is unknown (404).
 func ofTenant(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		named, err := queryTenant(c)
@@ -151,8 +152,9 @@ func ofTenant(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// narrowTenant is the tenant whom a filter is about that names one, at a field of the request, or none; scope: the request's own, to whom
-// others are unknown.
+// narrowTenant returns the tenant that a filter is about: the one that it names, or else scope, the
+// tenant of the request. at is the path of the field. To a tenant every other tenant is unknown
+// (404).
 func narrowTenant(at string, named, scope *string) (*string, error) {
 	switch {
 	case named == nil:
@@ -165,7 +167,7 @@ func narrowTenant(at string, named, scope *string) (*string, error) {
 	return named, nil
 }
 
-// routeOf is the route of a request; nil: there is none.
+// routeOf returns the route of a request, or nil if there is none.
 func (s *Server) routeOf(c echo.Context) *route {
 	return s.mounted[routeKey{c.Request().Method, c.Path()}]
 }
@@ -197,7 +199,8 @@ func (s *Server) scoped(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// patiently is a call of a scoped route that may have to wait for another transaction's lock, and that the audit trail is to tell of.
+// patiently runs a change that may have to wait for the lock of another transaction. It is tried
+// again until Limits.Query is over, and the audit trail notes the request's actor and reason.
 func patiently[P, T any](s *Server, c echo.Context, call func(*sqlcgen.Queries, context.Context, P) (T, error),
 	params P,
 ) (out T, err error) {

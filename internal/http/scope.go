@@ -13,7 +13,7 @@ import (
 // A credential may be for some queues only. Which queues a route is about stands beside it, so that most are asked before their handlers;
 // what only the body tells, handlers ask, by For and the rest of this file.
 
-// reach is which queues a route is about.
+// reach says how a route tells which queues it touches.
 type reach int
 
 // The zero value is the strictest, so that a route that does not say is refused.
@@ -28,7 +28,7 @@ const (
 	queuesInBody               // those that the body names, or the jobs that it names: the handler asks
 )
 
-// bounded is the handler of a route, behind the question whether the credential is for its queues.
+// bounded wraps a handler: it checks first that the credential covers the queues of the request.
 func (s *Server) bounded(reach reach, next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		if err := s.within(c, reach); err != nil {
@@ -72,7 +72,7 @@ func (s *Server) within(c echo.Context, reach reach) error {
 	return problems.Forbidden("queues", problems.HintAllQueues, nil, "this is about all queues, and the credential is for some")
 }
 
-// bound are the queues of a request's credential; nil: it is for all.
+// bound returns the queues that the request's credential covers, or nil for all queues.
 func bound(c echo.Context) []string {
 	if p := principalOf(c); p != nil {
 		return p.Queues
@@ -80,7 +80,7 @@ func bound(c echo.Context) []string {
 	return nil
 }
 
-// forQueues refuses queues that are not among those of the credential.
+// forQueues refuses the request if the credential does not cover one of the queues.
 func forQueues(c echo.Context, field string, queues ...string) error {
 	own := bound(c)
 	if own == nil {
@@ -95,7 +95,8 @@ func forQueues(c echo.Context, field string, queues ...string) error {
 	return nil
 }
 
-// forFilter refuses a filter that lets pass jobs of other queues than the credential's; nil: it lets pass those of all.
+// forFilter refuses a filter that matches jobs outside the queues of the credential. A nil queue
+// matches all queues.
 func forFilter(c echo.Context, field string, queue *string) error {
 	switch {
 	case bound(c) == nil:
@@ -107,7 +108,8 @@ func forFilter(c echo.Context, field string, queue *string) error {
 	return forQueues(c, field, *queue)
 }
 
-// forJobs refuses jobs in other queues than the credential's. Jobs that are not there are not refused.
+// forJobs refuses the request if one of the jobs is in a queue that the credential does not cover.
+// Unknown jobs pass; the handler answers for them.
 func (s *Server) forJobs(c echo.Context, field string, ids ...string) error {
 	elsewhere, err := s.elsewhere(c, ids)
 	if err == nil && len(elsewhere) > 0 {
@@ -116,12 +118,12 @@ func (s *Server) forJobs(c echo.Context, field string, ids ...string) error {
 	return err
 }
 
-// notItsJob is the refusal of a job in another queue than the credential's.
+// notItsJob returns the 403 for a job in a queue that the credential does not cover.
 func notItsJob(field, id string) error {
 	return problems.Forbidden(field, problems.HintQueue, nil, "the credential is not for the queue of job %s", id)
 }
 
-// elsewhere are those of some jobs that are in other queues than the credential's.
+// elsewhere returns the ids of the jobs that are in queues which the credential does not cover.
 func (s *Server) elsewhere(c echo.Context, ids []string) ([]string, error) {
 	own := bound(c)
 	ids = slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return !jsonbody.IsUUID(id) }) // which no job has
@@ -131,7 +133,7 @@ func (s *Server) elsewhere(c echo.Context, ids []string) ([]string, error) {
 	return s.q.JobsElsewhere(s.queryContext(c), sqlcgen.JobsElsewhereParams{Ids: ids, Tenant: requestTenant(c), Queues: own})
 }
 
-// forCron refuses a cron job that makes its jobs in another queue than the credential's.
+// forCron refuses a cron job whose jobs go to a queue that the credential does not cover.
 func (s *Server) forCron(c echo.Context, name string) error {
 	own := bound(c)
 	if own == nil || !jsonbody.IsText(name) {
@@ -144,7 +146,8 @@ func (s *Server) forCron(c echo.Context, name string) error {
 	return err
 }
 
-// jobRef reads the job a path names. An id that no job can have is an unknown job.
+// jobRef returns the job id of the path and the tenant of the request. An id that no job can have
+// gives a 404.
 func jobRef(c echo.Context) (id string, scope *string, err error) {
 	id = c.Param("id")
 	if !jsonbody.IsUUID(id) {

@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// Serve answers requests on ln until ctx ends. Then it is no longer ready and lets waiting fetches
-// return empty, goes on answering for DrainDelay, so that load balancers and clients notice, closes
-// ln, finishes what is under way, notes the last refusals by limits, and returns.
+// Serve answers requests on ln until ctx ends. Then it reports itself as not ready, lets waiting
+// FETCHes return empty, goes on answering for DrainDelay so that load balancers and clients notice,
+// closes ln, finishes the requests under way, ends its background tasks, and returns.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	s.background.start(s.defaultTenant.refresh)
 	defer s.background.stop()

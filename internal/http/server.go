@@ -25,8 +25,8 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
-// pythonSDK begins the User-Agent of the official Python SDK, which takes an answer of any other type than application/json for no JSON:
-// it would fetch jobs and not see them.
+// pythonSDK begins the User-Agent of the official Python SDK. It does not parse an answer of
+// another type than application/json: it would fetch jobs and not see them.
 const pythonSDK = "python-httpx/"
 
 // Server answers the OJS HTTP binding.
@@ -94,11 +94,11 @@ func New(cfg Config) *Server {
 	return s
 }
 
-// TakeBack ends all answers to FETCHes that clients have not read, and gives their jobs back while the database is still there. Call it
-// when the server is about to stop.
+// TakeBack ends all answers to FETCHes that clients have not read, and gives their jobs back while
+// the database can still be reached. Call it when the server is about to stop.
 func (s *Server) TakeBack() { s.takeBack() }
 
-// Handler is the server without its sockets.
+// Handler returns the server's handler, for use without its sockets.
 func (s *Server) Handler() http.Handler { return s.handler }
 
 func (s *Server) routes() http.Handler {
@@ -127,7 +127,8 @@ func (s *Server) routes() http.Handler {
 	return e
 }
 
-// headers comes before routing, so that a 404 carries what every response must carry.
+// headers sets what every response must carry. It runs before routing, so that a 404 carries it
+// too.
 func (s *Server) headers(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		r, h := c.Request(), c.Response().Header()
@@ -199,8 +200,8 @@ func visible(id string) bool {
 	return true
 }
 
-// unescape makes of the names in a path what the client meant by them: the router reads the path as it was sent, if there is an escape in
-// it that could have been left out or hides a slash.
+// unescape decodes the names in a path. The router leaves the path as it was sent if it holds an
+// escape that could have been left out or that hides a slash.
 func unescape(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		if c.Request().URL.RawPath == "" {

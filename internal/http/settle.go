@@ -27,20 +27,20 @@ func (s *Server) settleRoutes() []route {
 	})
 }
 
-// maxAckJobs is the most jobs that one ACK or NACK names.
+// maxAckJobs is the largest number of jobs in one ACK or NACK.
 const maxAckJobs = 1000
 
 func (s *Server) ack(c echo.Context) error { return s.settle(c, verb{readAck, wire.appendAcked}) }
 
 func (s *Server) nack(c echo.Context) error { return s.settle(c, verb{readNack, wire.appendNacked}) }
 
-// verb is how an attempt ends: what is read of a request for one job, and what is answered, with the whole job or without.
+// verb is a way to end an attempt: what its request for one job holds, and what the answer is.
 type verb struct {
 	read  func(*jsonbody.Object, *dispatch.Settlement)
 	shape func(out wire, w *jsonbody.Writer, job *sqlcgen.OjsJob, whole bool)
 }
 
-// attempt is what every ACK and NACK of a job says.
+// attempt holds the fields of every ACK and NACK.
 type attempt struct {
 	JobID    *string `json:"job_id" check:"id"`
 	Lease    *string `json:"lease" check:"id"`
@@ -97,7 +97,8 @@ func readNack(o *jsonbody.Object, to *dispatch.Settlement) {
 	takeID(o, to, req.JobID)
 }
 
-// takeID settles which job is meant: the path's, which stands in to already, or job_id of the body.
+// takeID sets the job that is meant: that of the path, which is in to already, or job_id of the
+// body.
 func takeID(o *jsonbody.Object, to *dispatch.Settlement, id *string) {
 	switch {
 	case to.ID == "" && id == nil:
@@ -109,7 +110,8 @@ func takeID(o *jsonbody.Object, to *dispatch.Settlement, id *string) {
 	}
 }
 
-// settle ends attempts: one job, named in the body or in the path, or many under jobs, each of which succeeds or fails by itself.
+// settle ends attempts: of one job, named in the body or in the path, or of many under jobs, each
+// of which succeeds or fails by itself.
 func (s *Server) settle(c echo.Context, v verb) error {
 	pathID := c.Param("id")
 	if pathID != "" {
@@ -152,8 +154,8 @@ type batch struct {
 	worker  *string // who asks, unless a job names another one
 }
 
-// settleMany answers without the whole jobs, whatever the client prefers: a thousand may have gigabytes, and once they are settled it is
-// too late to refuse.
+// settleMany never answers with whole jobs, whatever the client prefers: a thousand may have
+// gigabytes, and once they are settled it is too late to refuse.
 func (s *Server) settleMany(c echo.Context, req *jsonbody.Object, v verb) error {
 	b, err := readBatch(c, req, v)
 	if err != nil {

@@ -45,7 +45,7 @@ func (s *Server) ask(c echo.Context) (time.Duration, error) {
 	return time.Since(begin), err
 }
 
-// live tells that the process lives, whatever has become of the database: restarting it would help nobody.
+// live tells that the process lives, whatever the state of the database: a restart would not help.
 func (s *Server) live(c echo.Context) error {
 	return c.JSON(http.StatusOK, s.healthOf("ok", nil))
 }

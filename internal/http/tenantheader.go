@@ -14,11 +14,11 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/problems"
 )
 
-// TenantHeaders are the names of that header: the first one is what errors call it, the others are aliases. Without any, only bodies and
-// credentials name tenants.
+// TenantHeaders are the names of the header that names the tenant: errors use the first one, the
+// others are aliases. An empty list means that only bodies and credentials name tenants.
 type TenantHeaders []string
 
-// KnownTenantHeaders are those of clients that nobody has configured.
+// KnownTenantHeaders are the names unless the server is configured otherwise.
 var KnownTenantHeaders = TenantHeaders{names.TenantHeader, "X-OJS-Tenant-ID"}
 
 var (
@@ -26,7 +26,7 @@ var (
 	takenByAnother = []string{"Authorization", "X-Api-Key", "Host", "Cookie", "Content-Type", "Content-Length"}
 )
 
-// ReadTenantHeaders reads names that are separated by commas, or none.
+// ReadTenantHeaders reads a list of names separated by commas; "none" is the empty list.
 func ReadTenantHeaders(list string) (TenantHeaders, error) {
 	if list == "none" {
 		return TenantHeaders{}, nil
@@ -41,12 +41,13 @@ func ReadTenantHeaders(list string) (TenantHeaders, error) {
 	return all, nil
 }
 
-// noTenantID is the refusal of a field that is to hold one.
+// noTenantID returns the 400 for a field that holds no valid tenant id.
 func noTenantID(field string) *pg.Error {
 	return problems.Invalid(field, "must match ^[a-zA-Z0-9][a-zA-Z0-9._:-]*$ and have at most 256 bytes")
 }
 
-// namedTenant is the tenant that a request's credential or its header names, unread; empty: none.
+// namedTenant returns the tenant of the credential or of the header, without checking it; "" if
+// there is none.
 func (s *Server) namedTenant(c echo.Context) string {
 	if p := principalOf(c); p != nil && p.Tenant != nil {
 		return *p.Tenant
@@ -59,8 +60,9 @@ func (s *Server) namedTenant(c echo.Context) string {
 	return ""
 }
 
-// read is the tenant a request names by header, or nil. Without one SQL decides: enqueue falls
-// to the default tenant, everything else acts across tenants.
+// read returns the tenant that the headers name, and the name of that header; nil if none names
+// one. It refuses several values, and known headers that this server does not use: a client that
+// sends one believes that it names a tenant.
 func (t TenantHeaders) read(h http.Header) (id *string, header string, err error) {
 	for _, name := range KnownTenantHeaders {
 		// Passed over, it would have a client act across tenants that believes to name one.
@@ -92,7 +94,7 @@ func (t TenantHeaders) read(h http.Header) (id *string, header string, err error
 	return &v, header, nil
 }
 
-// instead is how tenants are named.
+// instead says how a client can name a tenant on this server.
 func (t TenantHeaders) instead() string {
 	if len(t) == 0 {
 		return "in meta.tenant_id, or by the credential"
@@ -100,7 +102,8 @@ func (t TenantHeaders) instead() string {
 	return "as " + t[0]
 }
 
-// rename says of an error, which calls the header as the specification does, what it is called here.
+// rename replaces the specification's name of the header in an error by the name that this server
+// uses.
 func (t TenantHeaders) rename(problem *pg.Error) {
 	if len(t) == 0 || t[0] == names.TenantHeader {
 		return

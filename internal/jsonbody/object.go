@@ -182,7 +182,8 @@ func Near(o *Object, aliases map[string]string, known ...string) {
 			continue
 		}
 		meant := aliases[m.Key]
-		// Where there is no lease, either, whoever sends one believes that it is checked.
+		// lease_token is refused even where a lease is not accepted: the client believes that it is
+		// checked.
 		if meant != names.TenantHeader && meant != "lease" && !slices.Contains(known, meant) {
 			meant = Resembled(m.Key, known)
 		}

@@ -1,6 +1,6 @@
-// Package jwt says whose a JSON Web Token is: it checks the signature and the claims, and reads the tenant and the scopes. Keys come from
-// a file (keys.go) or from the URL of a key set (remote.go). It knows neither HTTP's routes nor the database: what a caller may do with its
-// scopes is decided where requests come in.
+// Package jwt verifies JSON Web Tokens and returns the caller's tenant and scopes. Keys come from a
+// file (keys.go) or from the URL of a key set (remote.go). It knows neither routes nor the
+// database: internal/http decides what a caller may do with its scopes.
 package jwt
 
 import (
@@ -22,7 +22,8 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/names"
 )
 
-// Errors of Verify. The first is the bearer's, the second nobody's: asked again later it may pass.
+// Errors of Verify. ErrInvalid: the token is bad. ErrAway: the keys could not be fetched; a later try
+// may succeed.
 var (
 	ErrInvalid = errors.New("the token is not valid")
 	ErrAway    = errors.New("the keys that tokens are signed with cannot be read at the moment")
@@ -31,7 +32,7 @@ var (
 // Scopes are what a token can allow. It may hold others, which are for other services.
 var Scopes = []string{"produce", "work", "read", "admin"}
 
-// Config says which tokens are believed.
+// Config says which tokens are accepted.
 type Config struct {
 	KeyFile string // public keys in PEM, or the bytes of a secret; or
 	KeysURL string // a JSON Web Key Set
@@ -43,7 +44,7 @@ type Config struct {
 	ScopeClaim  string // default scope: one text with spaces, or an array
 }
 
-// Caller is whose token it is.
+// Caller is the identity in a verified token.
 type Caller struct {
 	Subject string  // at most 255 visible characters: it stands in logs and in the audit trail
 	Tenant  *string // nil: an operator, whose token has the scope admin
@@ -59,7 +60,7 @@ const (
 
 var visible = regexp.MustCompile(`^[!-~]{1,255}$`)
 
-// Verifier checks tokens.
+// Verifier verifies tokens.
 type Verifier struct {
 	cfg    Config
 	keys   source
@@ -80,7 +81,8 @@ type remembered struct {
 	until  time.Time
 }
 
-// New reads the keys of a file. Those of a URL are read with the first token, or by Prime.
+// New makes a Verifier and reads the keys of a file. Keys of a URL are read with the first token,
+// or by Prime.
 func New(cfg Config) (*Verifier, error) {
 	if (cfg.KeyFile == "") == (cfg.KeysURL == "") {
 		return nil, errors.New("a JWT needs one source of keys: a file, or the URL of a key set")
@@ -105,7 +107,8 @@ func New(cfg Config) (*Verifier, error) {
 	return v, nil
 }
 
-// Prime reads a key set at once, so that a wrong address is noticed at the start. Keys of a file have been read.
+// Prime reads a key set at once, so that a wrong address is noticed at the start. Keys of a file
+// have been read by New.
 func (v *Verifier) Prime(ctx context.Context) error {
 	if r, ok := v.keys.(*remote); ok {
 		return r.read(ctx)
@@ -113,8 +116,9 @@ func (v *Verifier) Prime(ctx context.Context) error {
 	return nil
 }
 
-// Verify returns whose token it is. The error is ErrInvalid with the reason, which is for the log only, or ErrAway. A token that was valid
-// is believed for a minute without another look, at most until it ends: checking a signature costs as much as answering many a request.
+// Verify returns the identity in a token. The error is ErrInvalid with the reason, which is for the
+// log only, or ErrAway. A valid token is accepted for a minute without another check, but not
+// beyond its end: to check a signature costs as much as to answer many requests.
 func (v *Verifier) Verify(ctx context.Context, token string) (*Caller, error) {
 	hash, now := sha256.Sum256([]byte(token)), v.now()
 	v.mu.Lock()
@@ -144,7 +148,8 @@ func invalid(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", ErrInvalid, fmt.Errorf(format, args...))
 }
 
-// check believes nothing of a token before its signature has been verified, but which key may verify it.
+// check verifies the signature before it reads any claim. Before that, only the key id of the token
+// is used.
 func (v *Verifier) check(ctx context.Context, token string, now time.Time) (*Caller, error) {
 	// An algorithm that is not listed, none among them, is refused before anything else is read.
 	parsed, err := jwt.ParseSigned(token, algorithms)
@@ -185,7 +190,8 @@ func (v *Verifier) check(ctx context.Context, token string, now time.Time) (*Cal
 	return caller, nil
 }
 
-// read takes the tenant and the scopes from the claims. A tenant that is named in a way that cannot be read is not the same as none.
+// read takes the tenant and the scopes from the claims. It fails if the claim of the tenant is
+// there and cannot be read: that is not the same as no tenant.
 func (cfg *Config) read(claims map[string]json.RawMessage, to *Caller) error {
 	scopes, err := readScopes(claims[cfg.ScopeClaim])
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/go-jose/go-jose/v4"
 )
 
-// algorithms are those that tokens may be signed with.
+// algorithms are the signature algorithms that are accepted.
 var algorithms = []jose.SignatureAlgorithm{jose.HS256, jose.RS256, jose.ES256, jose.EdDSA}
 
 // What keys must have at least.
@@ -26,22 +26,22 @@ const (
 	minRSABits = 2048
 )
 
-// key verifies signatures of one algorithm, which it says and not the token. A public key, which everybody may know, is therefore never
-// taken for the secret of HS256.
+// key verifies signatures of one algorithm. The key names the algorithm and the token does not, so
+// a public key is never taken for a secret of HS256.
 type key struct {
 	name     string // kid; empty in a file
 	alg      jose.SignatureAlgorithm
 	material any
 }
 
-// fixed are the keys of a file, tried in turn: during a rotation there are two.
+// fixed are the keys of a file. They are tried in turn: during a rotation there are two.
 type fixed []key
 
 func (f fixed) find(_ context.Context, _ string, alg jose.SignatureAlgorithm) ([]key, error) {
 	return slices.DeleteFunc(slices.Clone(f), func(k key) bool { return k.alg != alg }), nil
 }
 
-// readFile reads public keys in PEM. What has no PEM in it is a secret.
+// readFile reads public keys in PEM. A file without PEM is a secret.
 func readFile(name string) (fixed, error) {
 	content, err := os.ReadFile(name)
 	if err != nil {
@@ -92,10 +92,10 @@ func parsePublic(block *pem.Block) (any, error) {
 		}
 		return certificate.PublicKey, nil
 	}
-	return nil, fmt.Errorf("a block %q is no public key; whoever verifies tokens needs no other", block.Type)
+	return nil, fmt.Errorf("a block %q is no public key, and no other is needed to verify tokens", block.Type)
 }
 
-// algorithmOf is the one algorithm that a public key is for.
+// algorithmOf returns the only algorithm that a public key is accepted for.
 func algorithmOf(public any) (jose.SignatureAlgorithm, error) {
 	switch k := public.(type) {
 	case *rsa.PublicKey:

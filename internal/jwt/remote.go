@@ -25,8 +25,9 @@ const (
 	maxKeys    = 50
 )
 
-// remote are the keys of a URL. They are read again when they are old, by the request that notices, and when a token names a key that is
-// not among them: the issuer may just have begun to use it.
+// remote holds the keys of a URL. They are read again when they are old, by the request that
+// notices, and when a token names a key that is not among them: the issuer may just have begun to
+// use it.
 type remote struct {
 	url    string
 	client *http.Client
@@ -59,7 +60,8 @@ func newRemote(address string) (*remote, error) {
 	}}, nil
 }
 
-// trustworthy wants https: whoever can change the answer signs tokens. On this machine itself nobody can.
+// trustworthy refuses an address without https: an attacker who can change the answer can sign
+// tokens. Addresses of this machine are accepted, because no attacker is on the way.
 func trustworthy(address string) error {
 	u, err := url.Parse(address)
 	if err != nil {
@@ -73,7 +75,8 @@ func trustworthy(address string) error {
 	return nil
 }
 
-// choose are the keys of a token's name and algorithm; of a token without a name, all of its algorithm.
+// choose returns the keys with the token's key id and algorithm. For a token without a key id it
+// returns all keys of the algorithm.
 func (s *keySet) choose(kid string, alg jose.SignatureAlgorithm) (some []key) {
 	for _, k := range s.keys {
 		if k.alg == alg && (kid == "" || kid == k.name) {
@@ -115,8 +118,9 @@ func (r *remote) read(ctx context.Context) error {
 	return r.readAgain(ctx)
 }
 
-// readAgain reads the key set. What was tried a moment ago ends as it did then: names of keys that clients make up must not become
-// requests to the issuer. A client that hangs up does not end it for the others.
+// readAgain reads the key set, unless that was tried a moment ago: then it returns the same
+// outcome, so that key ids that clients make up do not become requests to the issuer. A client that
+// hangs up does not end it for the others.
 func (r *remote) readAgain(ctx context.Context) error {
 	if r.now().Sub(r.tried) < readPause {
 		return r.failed
@@ -155,8 +159,8 @@ func (r *remote) download(ctx context.Context) ([]key, error) {
 	return parseSet(body)
 }
 
-// parseSet reads the public keys for signatures. A set may hold others, for other services, which are passed over: secrets among them,
-// because what a URL shows is none.
+// parseSet reads the public keys for signatures. It skips keys for other uses, and secrets: a key
+// that a URL shows is no secret.
 func parseSet(body []byte) (keys []key, err error) {
 	var set struct {
 		Keys []json.RawMessage `json:"keys"`

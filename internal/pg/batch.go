@@ -37,9 +37,10 @@ var (
 	ErrOverloaded = errors.New("too many requests wait for the database")
 )
 
-// Batcher puts the items of concurrent calls into few statements. An item that finds no statement in flight starts one; items that arrive
-// meanwhile share the next one. Items belong to lines, one for each tenant; lines take turns item by item, so that a tenant
-// that sends a thousand items does not push the others back.
+// Batcher puts the items of concurrent calls into few statements. An item that finds no statement
+// in flight starts one; items that arrive meanwhile share the next one. Items wait in one queue
+// (line) for each tenant. The queues take turns item by item, so that a tenant with a thousand
+// items does not delay the others. mu guards everything below it; no statement runs under it.
 type Batcher[T, R any] struct {
 	run  func(ctx context.Context, items []T) ([]R, error)
 	opts BatchOptions
@@ -54,7 +55,8 @@ type Batcher[T, R any] struct {
 	waitingBytes int
 }
 
-// runner is a goroutine that sends one statement after the other until no items are left.
+// runner is a goroutine that sends statements until no item is left. startedAt is when the
+// statement in flight began.
 type runner struct{ startedAt time.Time } // when the statement in flight began
 
 type line[T, R any] struct {
@@ -73,14 +75,15 @@ type item[T, R any] struct {
 	sent bool
 }
 
-// call is a caller who waits for all of its items.
+// call is a caller that waits for all of its items.
 type call struct {
 	left int // items that are not done
 	gone bool
 	done chan struct{}
 }
 
-// NewBatcher makes a Batcher. run sends the items in one transaction and returns one result for each; an error means that nothing was done.
+// NewBatcher makes a Batcher. run sends the items in one transaction and returns one result for
+// each; an error means that nothing was done.
 func NewBatcher[T, R any](opts BatchOptions, run func(ctx context.Context, items []T) ([]R, error)) *Batcher[T, R] {
 	opts.WaitingItems = cmp.Or(opts.WaitingItems, defaultWaitingItems)
 	opts.WaitingBytes = cmp.Or(opts.WaitingBytes, defaultWaitingBytes)
@@ -89,8 +92,9 @@ func NewBatcher[T, R any](opts BatchOptions, run func(ctx context.Context, items
 	return b
 }
 
-// Do returns when every item is done, each with its result or its error. When ctx ends first, items that have not been sent are withdrawn
-// (ErrNotSent); the outcome of those that have been sent is unknown. size is an item's share of BatchOptions.Bytes.
+// Do returns when each item has its result or its error. If ctx ends first, items that have not
+// been sent are withdrawn (ErrNotSent), and the outcome of items that have been sent is unknown.
+// size returns an item's share of BatchOptions.Bytes.
 func (b *Batcher[T, R]) Do(ctx context.Context, lineName string, in []T, size func(*T) int) ([]R, []error) {
 	c := &call{left: len(in), done: make(chan struct{})}
 	items := make([]item[T, R], len(in))
@@ -117,7 +121,8 @@ func (b *Batcher[T, R]) Do(ctx context.Context, lineName string, in []T, size fu
 	return out, errs
 }
 
-// accept puts the items of a call in line, or reports false if too many wait already, some of them in the same line.
+// accept queues the items of a call. It returns false if too many items wait already and some of
+// them belong to the same tenant.
 func (b *Batcher[T, R]) accept(name string, items []item[T, R], bytes int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -140,7 +145,7 @@ func (b *Batcher[T, R]) accept(name string, items []item[T, R], bytes int) bool 
 	return true
 }
 
-// abandon reads what is known of a call whose caller leaves.
+// abandon collects what is known of a call whose caller leaves.
 func (b *Batcher[T, R]) abandon(ctx context.Context, c *call, items []item[T, R], out []R, errs []error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -157,7 +162,7 @@ func (b *Batcher[T, R]) abandon(ctx context.Context, c *call, items []item[T, R]
 	}
 }
 
-// Waiting is how many items wait to be sent.
+// Waiting returns the number of items that have not been sent.
 func (b *Batcher[T, R]) Waiting() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -177,14 +182,14 @@ func (b *Batcher[T, R]) Wait() {
 	}
 }
 
-// queue gives a line its turn if it has items that may be sent.
+// queue lets a tenant's line take part in the turns if it has items that may be sent.
 func (b *Batcher[T, R]) queue(l *line[T, R]) {
 	if l.turn == nil && len(l.items) > 0 && !(b.opts.Isolated && l.busy) {
 		l.turn = b.turns.PushBack(l)
 	}
 }
 
-// start begins a runner if there is something to send and room for a statement.
+// start begins a runner if there is an item to send and one more statement may be in flight.
 func (b *Batcher[T, R]) start() {
 	if b.turns.Len() == 0 || len(b.runners) >= b.opts.Statements {
 		return
@@ -206,8 +211,8 @@ func (b *Batcher[T, R]) start() {
 	}
 }
 
-// spacingLeft is the time until a statement may start beside those of other runners. Statements that followed each other at once would
-// divide items that could share one.
+// spacingLeft returns the time until another runner may start a statement. Statements that start at
+// once after each other would divide items that could share one.
 func (b *Batcher[T, R]) spacingLeft(own *runner) (wait time.Duration) {
 	for r := range b.runners {
 		if r != own {
@@ -250,7 +255,7 @@ func (b *Batcher[T, R]) send(own *runner) {
 	b.start()
 }
 
-// takeTurns takes one item of each line in turn.
+// takeTurns takes one item from each line in turn until the statement is full.
 func (b *Batcher[T, R]) takeTurns() (items []*item[T, R]) {
 	size := 0
 	for len(items) < b.opts.Items && b.turns.Len() > 0 {
@@ -273,7 +278,7 @@ func (b *Batcher[T, R]) takeTurns() (items []*item[T, R]) {
 	return items
 }
 
-// takeLine takes what fits into one statement from the line whose turn it is, which is busy from then on.
+// takeLine takes the items for one statement from the next line alone, which is busy from then on.
 func (b *Batcher[T, R]) takeLine() (items []*item[T, R], l *line[T, R]) {
 	l = b.turns.Remove(b.turns.Front()).(*line[T, R])
 	l.turn, l.busy = nil, true
@@ -295,7 +300,7 @@ func (b *Batcher[T, R]) forget(l *line[T, R]) {
 	}
 }
 
-// next is the line's first item whose caller still waits; nil if there is none.
+// next returns the line's first item whose caller still waits, or nil.
 func (b *Batcher[T, R]) next(l *line[T, R]) *item[T, R] {
 	for len(l.items) > 0 {
 		if !l.items[0].call.gone {
@@ -316,8 +321,8 @@ func (b *Batcher[T, R]) pop(l *line[T, R]) *item[T, R] {
 	return first
 }
 
-// runOrSplit sends items in one statement. If that fails because of what one of them is, each half is sent by itself, and so on, so that
-// only the item at fault gets the error.
+// runOrSplit sends items in one statement. If it fails because of one of the items, each half is
+// sent by itself, and so on, so that only the item at fault gets the error.
 func (b *Batcher[T, R]) runOrSplit(items []*item[T, R]) {
 	if len(items) == 0 {
 		return
@@ -350,7 +355,7 @@ func (b *Batcher[T, R]) runOrSplit(items []*item[T, R]) {
 	}
 }
 
-// awaited are the items whose callers still wait.
+// awaited returns the items whose callers still wait.
 func (b *Batcher[T, R]) awaited(items []*item[T, R]) (some []*item[T, R]) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -52,7 +52,7 @@ func subscribe(l *pg.Listener, queues ...string) waiter {
 	}
 	s, registered := l.Subscribe(queues, wake)
 	if registered {
-		wake() // whoever subscribes looks once
+		wake() // a new subscriber looks once
 	}
 	return waiter{c: c, Subscription: s}
 }
@@ -214,7 +214,7 @@ func TestRegistrationsAreKeptAndWithdrawn(t *testing.T) {
 		"'listen ojs_wake')")
 }
 
-// Many come and go at once while registrations are withdrawn without pause; whoever waits is woken.
+// Many come and go at once while registrations are withdrawn without pause; each one that waits is woken.
 func TestManyWaiters(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

@@ -29,9 +29,11 @@ const (
 	reconnectMax   = 5 * time.Second
 )
 
-// Listener hears, on one connection, of every commit that makes a job available in a queue for which somebody here waits. It never says
-// that there is a job, only that looking may pay. This file has the connection; waiters.go has the registrations in ojs.waiter that have
-// commits notify it. Listener.mu and tokens.mu are leafs: no other lock is taken under them, and nobody is woken under them.
+// Listener receives, on one connection, a notification for each commit that makes a job available
+// in a queue for which a request waits here. A notification is a hint to poll, not a promise that
+// there is a job. This file keeps the connection; waiters.go keeps the rows of ojs.waiter that make
+// commits notify this server. Listener.mu and tokens.mu are leafs: no other lock is taken under
+// them, and no subscriber is called under them.
 type Listener struct {
 	db      *DB
 	q       *sqlcgen.Queries
@@ -51,7 +53,7 @@ type Listener struct {
 	crossing  time.Duration // until the next look at transactions that cross a registration; 0: there are none
 }
 
-// NewListener makes a listener; it hears nothing before Run.
+// NewListener makes a listener. It receives nothing before Run.
 func NewListener(db *DB, log *slog.Logger) *Listener {
 	return &Listener{
 		db: db, q: sqlcgen.New(db.pool), log: log, server: uuid.New(), changed: make(chan struct{}, 1),
@@ -60,7 +62,8 @@ func NewListener(db *DB, log *slog.Logger) *Listener {
 	}
 }
 
-// Run listens until ctx ends, through lost connections. It returns when all it started is done.
+// Run listens until ctx ends, through lost connections. It returns when everything that it started
+// has ended.
 func (l *Listener) Run(ctx context.Context) {
 	var registering sync.WaitGroup
 	registering.Go(func() { guard.Loop(ctx, l.log, "registration of waiters", l.maintain) })
@@ -92,7 +95,8 @@ func (l *Listener) reconnect(ctx context.Context) {
 	}
 }
 
-// listen returns when the connection is lost, with the error. again: an earlier one was lost.
+// listen returns the error with which the connection is lost. again says that an earlier connection
+// was lost.
 func (l *Listener) listen(ctx context.Context, again bool) error {
 	conn, backend, err := l.connect(ctx)
 	if err != nil {
@@ -123,8 +127,9 @@ func (l *Listener) listen(ctx context.Context, again bool) error {
 	}
 }
 
-// connect opens the connection, for which each host of the URL has its connect_timeout, and then begins to listen within listenTimeout: a
-// server that accepts connections and answers nothing must not keep us from trying another one.
+// connect opens the connection and begins to listen. Each host of the URL has its connect_timeout,
+// and the first statement has listenTimeout: a server that accepts connections and answers nothing
+// must not keep us from trying another one.
 func (l *Listener) connect(ctx context.Context) (conn *pgx.Conn, backend int32, err error) {
 	config := l.db.listen.Copy()
 	// Other servers tell by the name whether the session is still the one that they have seen (ojs.duty).
@@ -196,18 +201,19 @@ func (l *Listener) wakeAll() {
 	wakes.wake()
 }
 
-// OnToken has f called at every notification that carries token, and when the connection that listens comes or goes, until stop is called.
-// A call under way may still arrive after stop. Any number of functions may have the same token. f must not block.
+// OnToken calls f at every notification with the token, and when the connection comes or goes,
+// until stop is called. A call under way may still arrive after stop. Several functions may have
+// the same token. f must not block.
 func (l *Listener) OnToken(token string, f func()) (stop func()) { return l.tokens.add(token, f) }
 
-// Backend is the process id of the session that listens, while notifications arrive; else 0.
+// Backend returns the process id of the listening session while notifications arrive, else 0.
 func (l *Listener) Backend() int32 {
 	l.tokens.mu.Lock()
 	defer l.tokens.mu.Unlock()
 	return l.tokens.backend
 }
 
-// tokens are for the parts of the server that wait for a token instead of a queue, such as the clock.
+// tokens are for parts of the server that wait for a token instead of a queue, such as the clock.
 type tokens struct {
 	mu      sync.Mutex
 	backend int32 // of the connection that listens; 0: there is none

@@ -24,14 +24,15 @@ const (
 	lockRetries    = 4 // at once, of all connections; tenants take turns
 )
 
-// Locked reports whether the error is that somebody else's lock was in the way.
+// Locked reports whether the error says that another transaction's lock was in the way.
 func Locked(err error) bool {
 	var known *Error
 	var pgErr *pgconn.PgError
 	return errors.As(err, &known) && known.SQLState == lockNotAvailable || errors.As(err, &pgErr) && pgErr.Code == lockNotAvailable
 }
 
-// RetryLocked calls try, with pauses, until it says that no lock was in the way, or ctx ends.
+// RetryLocked calls try until it returns false, or ctx ends. It pauses between the calls, at
+// random, so that two transactions that were in each other's way do not meet again.
 func RetryLocked(ctx context.Context, try func() (locked bool)) {
 	for pause := firstLockPause; try(); pause = min(2*pause, maxLockPause) {
 		select {

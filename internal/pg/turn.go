@@ -18,27 +18,29 @@ import (
 
 type turnKey struct{}
 
-// turn is whose a statement is.
+// turn identifies the caller on whose behalf a statement runs.
 type turn struct {
 	caller string
 	reads  bool
 }
 
-// As is ctx for statements that a caller causes, whose name is its tenant's, or begins with NoTenant. reads: they change nothing.
+// As returns ctx for statements that run on behalf of a caller: its tenant, or a name that begins
+// with NoTenant. reads says that they change nothing.
 func As(ctx context.Context, caller string, reads bool) context.Context {
 	return context.WithValue(ctx, turnKey{}, turn{caller, reads})
 }
 
-// NoTenant begins the names of callers that are no tenants.
+// NoTenant begins the names of callers without a tenant.
 const NoTenant = "\x00"
 
-// Stranger is whoever has a credential that is not known. Making some up costs nothing, so all of them have one connection.
+// Stranger is the name of all callers with an unknown credential. To make one up costs nothing, so
+// they share one connection.
 const Stranger = NoTenant + "stranger"
 
-// IsTenant reports whether a caller is one.
+// IsTenant reports whether a caller's name is that of a tenant.
 func IsTenant(caller string) bool { return !strings.HasPrefix(caller, NoTenant) }
 
-// turns are those of statements of callers.
+// turns divides the connections of the pool among callers.
 type turns struct {
 	conns *fair.Gate // connections
 	reads *fair.Gate // those that only read, too
@@ -59,7 +61,7 @@ func newTurns(conns int32) turns {
 	return turns{conns: part(int64(conns) / 4), reads: part(int64(conns) / 8)}
 }
 
-// enter waits for a connection to be the caller's; leave gives it up.
+// enter waits until the caller may use a connection; leave gives it up.
 func (t turns) enter(ctx context.Context) (leave func(), err error) {
 	of, ok := ctx.Value(turnKey{}).(turn)
 	if !ok {
@@ -120,7 +122,7 @@ func (s Shared) Exec(ctx context.Context, sql string, args ...any) (pgconn.Comma
 	return s.db.pool.Exec(ctx, sql, args...)
 }
 
-// turnRows give the connection up when they end.
+// turnRows gives the connection up when the rows end.
 type turnRows struct {
 	pgx.Rows
 	leave func() // nil: it is given up

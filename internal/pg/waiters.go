@@ -22,11 +22,13 @@ const (
 	crossingLast    = 5 * time.Second
 )
 
-// recheckAfter is when a new registration is looked at again. A transaction above read committed may have begun before the registration and
-// write only after it, so that it does not count as one that crosses it; unless it is a long one, these looks find its jobs.
+// recheckAfter is when subscribers poll again after a registration. A transaction above read
+// committed may have begun before the registration and write only after it, so that it does not
+// count as crossing it. Unless it is a long one, these polls find its jobs.
 var recheckAfter = [...]time.Duration{50 * time.Millisecond, 500 * time.Millisecond}
 
-// queue is one queue that somebody waits for, or waited for a moment ago. However many wait for it, it is registered once.
+// queue is a queue that at least one request waits for, or waited for a moment ago. It is
+// registered once, however many wait.
 type queue struct {
 	name      string
 	subs      map[*Subscription]struct{}
@@ -41,18 +43,19 @@ type queue struct {
 
 func (q *queue) registered() bool { return q.token != "" && !q.stale }
 
-// Subscription is somebody's interest in one or more queues.
+// Subscription is the interest of one subscriber in some queues.
 type Subscription struct {
 	listener *Listener
 	queues   []*queue
 	wake     func()
 }
 
-// Subscribe has wake called whenever a look into one of the queues may find a job: once they are registered, after each commit with jobs
-// for them, when a transaction that crossed the registration has ended, and when the connection is lost or back. A look after each call
-// misses nothing that was committed before it. registered says that all queues had been registered before, for other subscriptions: a
-// commit of this moment woke only those, so the caller has to look once by itself. wake must not block; it is called without locks of the
-// Listener.
+// Subscribe calls wake whenever a poll of one of the queues may find a job: once they are
+// registered, after each commit with jobs for them, when a transaction that crossed the
+// registration has ended, and when the connection is lost or back. A poll after each call misses
+// nothing that was committed before it. registered says that all queues had been registered before,
+// for other subscriptions: a commit at this moment woke only those, so the caller has to poll once.
+// wake must not block; it is called without locks of the Listener.
 func (l *Listener) Subscribe(queues []string, wake func()) (s *Subscription, registered bool) {
 	s = &Subscription{listener: l, wake: wake}
 	l.mu.Lock()
@@ -84,7 +87,7 @@ func (s *Subscription) Notified() bool {
 	return l.listening && !slices.ContainsFunc(s.queues, func(q *queue) bool { return !q.registered() })
 }
 
-// Close ends the subscription. A wake under way may still arrive.
+// Close ends the subscription. A call of wake under way may still arrive.
 func (s *Subscription) Close() {
 	l := s.listener
 	l.mu.Lock()
@@ -98,7 +101,7 @@ func (s *Subscription) Close() {
 	}
 }
 
-// change has maintain look at what is to be done.
+// change wakes maintain.
 func (l *Listener) change() {
 	select {
 	case l.changed <- struct{}{}:
@@ -106,7 +109,8 @@ func (l *Listener) change() {
 	}
 }
 
-// wakeSet collects the subscriptions to wake, each once, so that they are woken without Listener.mu.
+// wakeSet collects the subscriptions to wake, each once, so that they can be called without
+// Listener.mu.
 type wakeSet map[*Subscription]struct{}
 
 func (w wakeSet) add(q *queue) {
@@ -115,7 +119,7 @@ func (w wakeSet) add(q *queue) {
 	}
 }
 
-// wake wakes all, also when one of them panics.
+// wake calls all of them, also if one panics.
 func (w wakeSet) wake() {
 	for s := range w {
 		err := guard.Call(func() error {
@@ -128,21 +132,21 @@ func (w wakeSet) wake() {
 	}
 }
 
-// registrar is what maintain remembers from step to step.
+// registrar is the state of maintain between its steps. Only maintain uses it, so it needs no lock.
 type registrar struct {
 	*Listener
 	lookedAt time.Time // when transactions that cross a registration were looked at last
 	rechecks []recheck // in order
 }
 
-// recheck wakes the subscriptions that there were when a queue was registered.
+// recheck is a later poll for the subscriptions that existed when a queue was registered.
 type recheck struct {
 	at    time.Time
 	wakes wakeSet
 }
 
-// maintain does everything about registrations, one thing after the other, so that a registration and
-// the withdrawal of the one before cannot overtake each other.
+// maintain does everything about registrations, one step after the other, so that a registration
+// and the withdrawal of the one before cannot overtake each other.
 func (l *Listener) maintain(ctx context.Context) {
 	// A statement in flight at the end is not cut off: PostgreSQL might still carry it out, after the withdrawal.
 	steady := context.WithoutCancel(ctx)
@@ -173,7 +177,7 @@ func (l *Listener) maintain(ctx context.Context) {
 	}
 }
 
-// step does what is due and says how long to wait until there is more.
+// step does what is due, and returns how long to wait for the next step.
 func (r *registrar) step(ctx context.Context) (next time.Duration, err error) {
 	add, drop, _ := r.pending(time.Now())
 	if len(drop) > 0 {
@@ -217,7 +221,8 @@ func (l *Listener) crossingIn() time.Duration {
 	return l.crossing
 }
 
-// pending says which queues are to be registered and which withdrawn now, and how long to wait until there are more.
+// pending returns the queues to register and those to withdraw now, and how long to wait until
+// there are more.
 func (l *Listener) pending(now time.Time) (add, drop []string, next time.Duration) {
 	next = time.Hour
 	var soon []string
@@ -248,8 +253,8 @@ func (l *Listener) pending(now time.Time) (add, drop []string, next time.Duratio
 	return add, drop, next
 }
 
-// register makes sure that commits of these queues notify us. It wakes the subscriptions to queues that were not registered, and
-// returns them.
+// register inserts the rows of ojs.waiter that make commits of these queues notify this server. It
+// wakes the subscriptions to queues that were not registered, and returns them.
 func (l *Listener) register(ctx context.Context, names []string) (wakeSet, error) {
 	ctx, cancel := context.WithTimeout(Unchecked(ctx), registerTimeout)
 	defer cancel()
@@ -311,7 +316,7 @@ func (l *Listener) tokensOf(ctx context.Context, names []string) (map[string]str
 	return tokens, nil
 }
 
-// openTransactions lists the transactions that have written something and not ended.
+// openTransactions returns the transactions that have written something and not ended.
 func (l *Listener) openTransactions(ctx context.Context) ([]uint64, error) {
 	snapshot, err := l.q.CurrentSnapshot(ctx)
 	if err != nil {
@@ -332,7 +337,8 @@ func (l *Listener) openTransactions(ctx context.Context) ([]uint64, error) {
 	return open, nil
 }
 
-// recheckCrossing asks whether a transaction that crossed a registration has ended. If it brought a job, it notified nobody.
+// recheckCrossing asks whether a transaction that crossed a registration has ended. If it brought a
+// job, it notified nobody.
 func (l *Listener) recheckCrossing(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(Unchecked(ctx), registerTimeout)
 	defer cancel()
@@ -361,7 +367,7 @@ func (l *Listener) recheckCrossing(ctx context.Context) error {
 	return nil
 }
 
-// withdraw ends the registration of queues that nobody waits for any more.
+// withdraw ends the registration of queues that no request waits for any more.
 func (l *Listener) withdraw(ctx context.Context, names []string) {
 	var registered []string
 	l.mu.Lock()
@@ -381,7 +387,7 @@ func (l *Listener) withdraw(ctx context.Context, names []string) {
 	l.dropWaiters(ctx, registered, registerTimeout)
 }
 
-// withdrawAll spares producers notifications to a server that has stopped.
+// withdrawAll ends all registrations of a server that stops, so that producers no longer notify it.
 func (l *Listener) withdrawAll(ctx context.Context) {
 	l.mu.Lock()
 	var registered []string
@@ -396,7 +402,8 @@ func (l *Listener) withdrawAll(ctx context.Context) {
 	l.dropWaiters(ctx, registered, closeTimeout)
 }
 
-// dropWaiters needs no second try: a registration lapses by itself.
+// dropWaiters deletes registrations. It needs no second try, because a registration lapses by
+// itself.
 func (l *Listener) dropWaiters(ctx context.Context, queues []string, timeout time.Duration) {
 	if len(queues) == 0 {
 		return

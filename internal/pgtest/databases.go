@@ -81,7 +81,7 @@ func (s *server) clone(ctx context.Context, name string) error {
 	if _, err := s.admin.Exec(ctx, "create database "+name+" template "+s.template+" strategy "+s.strategy); err != nil {
 		return err
 	}
-	// Whoever forgets a schema's name is told here, whatever role runs the test.
+	// A statement without the schema's name fails here, whatever role runs the test.
 	_, err := s.admin.Exec(ctx, "alter database "+name+" set search_path = ''")
 	return err
 }

@@ -53,7 +53,7 @@ func shared() (*server, error) {
 }
 
 // Main runs the tests of a package and stops the server that they used, if it was started here. Where all passed it fails if a
-// goroutine is left: whoever starts one stops it. The body of TestMain is os.Exit(pgtest.Main(m)); without it the server ends with
+// goroutine is left: a test stops what it starts. The body of TestMain is os.Exit(pgtest.Main(m)); without it the server ends with
 // the process.
 func Main(m *testing.M) int {
 	code := m.Run()

@@ -30,12 +30,14 @@ const (
 	CodeQueueFull          = "QUEUE_FULL"
 )
 
-// Refuse is an error about a field, with a code of ojs.problem, which has its status; the message stands by itself.
+// Refuse returns an error about a field. code is one of ojs.problem, which gives the status; the
+// message stands as it is.
 func Refuse(code, field, format string, args ...any) *pg.Error {
 	return &pg.Error{Code: code, Message: fmt.Sprintf(format, args...), Details: map[string]any{"field": field}}
 }
 
-// Forbidden is the refusal of what a credential does not allow. about is added to the details.
+// Forbidden returns the 403 for a request that the credential does not allow. about is added to the
+// details.
 func Forbidden(field, hint string, about map[string]any, format string, args ...any) *pg.Error {
 	err := Refuse(CodeForbidden, field, format, args...)
 	err.Hint = hint
@@ -50,12 +52,12 @@ const (
 	HintOperator  = "Use an operator's credential, which is no tenant's."
 )
 
-// Invalid is the refusal of a field for what the message, which follows its name, says about it.
+// Invalid returns the 400 for a field. The message follows the field's name.
 func Invalid(field, format string, args ...any) *pg.Error {
 	return Refuse(CodeInvalidRequest, field, "%s %s", field, fmt.Sprintf(format, args...))
 }
 
-// missHints are for what is no job. Of jobs ojs.problem has the hint.
+// missHints are the hints of 404s by type of resource. The hint for jobs is in ojs.problem.
 var missHints = map[string]string{
 	"worker":   "Check the id; a worker that has not been heard of for long is forgotten.",
 	"pool":     "Check the name; the list of pools shows those that there are.",
@@ -66,7 +68,7 @@ var missHints = map[string]string{
 	"cron job": "Check the name, and whose cron job it is; the list of cron jobs shows those that there are.",
 }
 
-// NoSuch is the refusal of a name that stands for nothing.
+// NoSuch returns the 404 for a name that does not exist.
 func NoSuch(what, name string) *pg.Error {
 	return &pg.Error{
 		Code: CodeNotFound, Message: what + " " + Clip(name) + " does not exist", Hint: missHints[what],
@@ -74,7 +76,7 @@ func NoSuch(what, name string) *pg.Error {
 	}
 }
 
-// Clip shortens what a client sent to what a message can hold.
+// Clip shortens a text of the client to what a message can hold.
 func Clip(s string) string {
 	const longest = 64
 	if len(s) <= longest {

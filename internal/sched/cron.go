@@ -18,24 +18,25 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
-// Cron tells the database when cron jobs are due: what an expression means is read here, everything
-// else is SQL's (db/code/cron/cron.sql). Any number of servers may do so at once.
+// Cron tells the database when cron jobs are due. It reads what an expression means; everything
+// else is in SQL (db/code/cron/cron.sql). Any number of servers may do so at once.
 type Cron struct {
 	q   *sqlcgen.Queries
 	log *slog.Logger
 }
 
-// NewCron makes a Cron. Nothing runs by itself: the Scheduler calls Plan when a tick says so.
+// NewCron makes a Cron. The Scheduler calls Plan when a tick asks for it.
 func NewCron(db *pg.DB, log *slog.Logger) *Cron {
 	return &Cron{q: sqlcgen.New(db.Pool()), log: log}
 }
 
-// maxPlanned is how many cron jobs are planned in one go; the next tick brings the others.
+// maxPlanned is how many cron jobs are planned at once; the next tick plans the others.
 const maxPlanned = 1000
 
-// Plan tells the times of all cron jobs that have no plan. One that cannot be planned keeps no other from it; the error names all such.
-// One that somebody has locked is left out: the next tick brings it, too. An error that is not of one cron job, such as a database that is
-// away, ends it.
+// Plan computes the next times of all cron jobs without a plan. A cron job that cannot be planned
+// does not stop the others; the error names all of them. A cron job that another transaction has
+// locked is planned with the next tick. Plan ends with an error that concerns no single cron job,
+// such as a database that is away.
 func (c *Cron) Plan(ctx context.Context) error {
 	rows, err := c.q.UnplannedCrons(pg.Unchecked(ctx), maxPlanned)
 	if err != nil {
@@ -61,7 +62,8 @@ func (c *Cron) Plan(ctx context.Context) error {
 	return errors.Join(failed...)
 }
 
-// PlanNew tells the times of a cron job just written, and returns it as it is then.
+// PlanNew computes the next times of a cron job that was just written, and returns its row with
+// them.
 func (c *Cron) PlanNew(ctx context.Context, row sqlcgen.OjsCron) (sqlcgen.OjsCron, error) {
 	if !row.Enabled || row.Error != nil || len(row.Upcoming) > 0 {
 		return row, nil
@@ -103,7 +105,7 @@ type Schedule struct {
 	hourly bool // due in every hour
 }
 
-// CronError says which of the two fields is at fault.
+// CronError says which of the two fields is wrong.
 type CronError struct{ Field, What string }
 
 func (e *CronError) Error() string { return e.Field + " " + e.What }
@@ -195,7 +197,7 @@ func parseEvery(fields []string, zone *time.Location) (*Schedule, error) {
 	return &Schedule{every: every, zone: zone}, nil
 }
 
-// checkFields refuses what the library would read in its own way.
+// checkFields refuses forms that the library would read differently than the specification.
 func checkFields(fields []string) error {
 	for _, f := range fields {
 		if !cronField.MatchString(f) {
@@ -257,7 +259,8 @@ func (s *Schedule) next(after, anchor time.Time) (next time.Time, leftOut []time
 	}
 }
 
-// again reports whether the wall showed the same time before the clock was put back at begin.
+// again reports whether this local time has occurred before, because the clock was put back at
+// begin.
 func again(begin, at time.Time, zone *time.Location, shift time.Duration) bool {
 	if begin.IsZero() {
 		return false
@@ -273,8 +276,8 @@ const (
 	ahead = 24 * time.Hour
 )
 
-// upcoming are the next times: two, and those up to a day after the first. leftOut is when clocks are
-// put forward between them.
+// upcoming returns the next two times, and all those up to a day after the first. leftOut is when
+// clocks are put forward between them.
 func (s *Schedule) upcoming(after, anchor time.Time) (times, leftOut []time.Time) {
 	times, leftOut = []time.Time{}, []time.Time{}
 	for len(times) < maxUpcoming {

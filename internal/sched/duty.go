@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// Duty tells whether this server does the work that is to be done once for all servers. It may have lost the duty a few seconds before it
-// knows, so that two servers may do such work at once.
+// Duty tells whether this server does the work that one server does for all. A server learns up to
+// a few seconds late that it has lost the duty, so two servers may do such work at once.
 type Duty struct {
 	mu      sync.Mutex
 	held    bool
@@ -20,8 +20,9 @@ func (d *Duty) Held() bool {
 	return d.held
 }
 
-// While runs work whenever this server is on duty, and returns when ctx has ended and work has returned. The context of work ends with the
-// duty; if work returns before, it runs again with the next duty.
+// While runs work whenever this server is on duty. It returns when ctx has ended and work has
+// returned. The context of work ends with the duty. If work returns before, it runs again with the
+// next duty.
 func (d *Duty) While(ctx context.Context, work func(context.Context)) {
 	for {
 		held, changed := d.watch()

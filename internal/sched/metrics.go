@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics are what a clock counts of its ticks.
+// metrics counts the ticks of a clock.
 type metrics struct {
 	seconds  prometheus.Histogram
 	failures prometheus.Counter
@@ -24,7 +24,7 @@ func newMetrics() *metrics {
 	}
 }
 
-// Metrics tell how the clock is, for a registry.
+// Metrics returns the collectors of the clock for a registry.
 func (s *Scheduler) Metrics() []prometheus.Collector {
 	return []prometheus.Collector{
 		s.metrics.seconds, s.metrics.failures,

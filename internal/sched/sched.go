@@ -1,7 +1,8 @@
-// Package sched is the clock: it says when the database is asked, never what is done. The Scheduler calls ojs.tick, which promotes due
-// jobs, takes back expired leases, fires cron jobs and rolls up statistics, and sleeps until that is next due. Of any number of servers
-// one is on duty, which SQL settles at each tick; the others look whether it still is. Cron reads expressions, Upkeep calls ojs.upkeep.
-// Requests of clients are not its business: internal/dispatch has those.
+// Package sched is the clock: it decides when the database is asked, never what is done. The
+// Scheduler calls ojs.tick, which promotes due jobs, takes back expired leases, fires cron jobs and
+// rolls up statistics, and sleeps until the next work is due. One of all servers is on duty, which
+// SQL decides at each tick; the others check whether it still is. Cron reads expressions, Upkeep
+// calls ojs.upkeep. Requests of clients belong to internal/dispatch.
 package sched
 
 import (
@@ -113,7 +114,7 @@ func (s *Scheduler) runClock(ctx context.Context) {
 	}
 }
 
-// clock is what runClock remembers from tick to tick.
+// clock is the state of runClock between ticks.
 type clock struct {
 	*Scheduler
 	timer      *time.Timer
@@ -133,7 +134,7 @@ func (c *clock) tickIn(pause time.Duration) {
 	c.timer.Reset(pause)
 }
 
-// wake has the next tick come sooner, but not within the interval after the last one.
+// wake makes the next tick come sooner, but not within the interval after the last one.
 func (c *clock) wake(now time.Time) {
 	if !c.sleeps {
 		return
@@ -178,8 +179,8 @@ func (c *clock) tick(ctx context.Context) {
 	}
 }
 
-// noteReaped has attempts logged that no client has ended: at once, or with those of the minute. Where a thousand workers die, each tick
-// would have a line.
+// noteReaped logs attempts that no client has ended, at once or together with those of the same
+// minute: where a thousand workers die, each tick would write a line.
 func (c *clock) noteReaped(attempts int, now time.Time) {
 	if c.reaped += attempts; now.Sub(c.reapedSaid) >= tellReaped {
 		c.sayReaped(now)
@@ -202,7 +203,8 @@ func (s *Scheduler) setDuty(held bool) {
 	s.Duty.set(held)
 }
 
-// setDispatchHeld warns of both changes: while dispatch is held, a server without an error does nothing.
+// setDispatchHeld logs both changes: while dispatch is held, a server hands out nothing and shows
+// no error.
 func (s *Scheduler) setDispatchHeld(held bool) {
 	switch {
 	case held && !s.DispatchHeld:
@@ -213,7 +215,7 @@ func (s *Scheduler) setDispatchHeld(held bool) {
 	s.DispatchHeld = held
 }
 
-// pause is the time from a tick to the next one.
+// pause returns the time from a tick to the next one.
 func (s *Scheduler) pause(done sqlcgen.TickRow, sleeps bool) time.Duration {
 	// Servers that started together, or wait for the same job, must not tick together.
 	spread := mathrand.N(s.every/10 + 1)
@@ -231,7 +233,8 @@ func (s *Scheduler) pause(done sqlcgen.TickRow, sleeps bool) time.Duration {
 	return max(time.Duration(done.NextInMs)*time.Millisecond, every) + spread
 }
 
-// callTick takes on less after each failure, because the work may have been too much for one transaction.
+// callTick asks for less work after each failure, because the work may have been too much for one
+// transaction.
 func (s *Scheduler) callTick(ctx context.Context, sleeps bool, failures int) (sqlcgen.TickRow, error) {
 	ctx, cancel := context.WithTimeout(pg.Unchecked(ctx), tickTimeout)
 	defer cancel()
@@ -255,7 +258,8 @@ func (s *Scheduler) callTick(ctx context.Context, sleeps bool, failures int) (sq
 	return done, err
 }
 
-// planCrons plans when a tick says so, beside the clock, so that nothing else that is due waits until a thousand cron jobs are planned.
+// planCrons plans cron jobs when a tick asks for it, in a goroutine of its own, so that other due
+// work does not wait until a thousand cron jobs are planned.
 func (s *Scheduler) planCrons(ctx context.Context) {
 	for {
 		select {
@@ -276,8 +280,8 @@ func (s *Scheduler) plan(ctx context.Context) error {
 	return s.cron.Plan(ctx)
 }
 
-// standDown has another server take the duty at once, and keeps others from waking a clock that has stopped. Without it, both lapse
-// within a minute.
+// standDown gives up the duty, so that another server takes it at once, and ends the registrations
+// that wake this clock. Without it both lapse within a minute.
 func (s *Scheduler) standDown(ctx context.Context) {
 	if s.listener == nil {
 		return
@@ -289,7 +293,8 @@ func (s *Scheduler) standDown(ctx context.Context) {
 	}
 }
 
-// signal sends without waiting: a receiver that has not taken the last signal needs no second one.
+// signal returns a function that sends without waiting. A receiver that has not taken the last
+// signal needs no second one.
 func signal(c chan<- struct{}) func() {
 	return func() {
 		select {

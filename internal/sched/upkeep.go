@@ -18,21 +18,22 @@ const (
 	maxUpkeepPause = time.Minute
 )
 
-// Upkeep calls ojs.upkeep whenever it says that something is due: finished jobs leave by the partition. Beside the clock, because
-// a step may take long.
+// Upkeep calls ojs.upkeep whenever it is due: it drops partitions of finished jobs, for example. It
+// runs in a goroutine of its own, because a step may take long.
 type Upkeep struct {
 	q        *sqlcgen.Queries
 	listener *pg.Listener
 	log      *slog.Logger
 }
 
-// NewUpkeep makes an Upkeep that notices changed settings within a minute, and at once if it has a listener.
+// NewUpkeep makes an Upkeep. It notices changed settings within a minute, and at once if it has a
+// listener.
 func NewUpkeep(db *pg.DB, listener *pg.Listener, log *slog.Logger) *Upkeep {
 	return &Upkeep{q: sqlcgen.New(db.Pool()), listener: listener, log: log}
 }
 
-// Run does what is due until ctx ends. An error of the database is logged and tried again later; a panic is logged, and the upkeep starts
-// again.
+// Run does what is due until ctx ends. An error of the database is logged and tried again later. A
+// panic is logged, and the upkeep starts again.
 func (u *Upkeep) Run(ctx context.Context) { guard.Loop(ctx, u.log, "upkeep", u.run) }
 
 func (u *Upkeep) run(ctx context.Context) {
@@ -65,7 +66,8 @@ func (u *Upkeep) run(ctx context.Context) {
 	}
 }
 
-// step does one thing that is due, and says how long to pause and how many steps in a row have failed.
+// step does one thing that is due. It returns how long to pause, and how many steps in a row have
+// failed.
 func (u *Upkeep) step(ctx context.Context, failures int) (pause time.Duration, failed int) {
 	// No time limit: reading a large partition takes hours, beside everything else. Broken off, it would begin anew and never end. SQL
 	// gives up a step that comes too late.

@@ -59,7 +59,8 @@ type OjsAuditTrail struct {
 	Reason   *string         `json:"reason,omitempty"`
 }
 
-// Cron jobs (ojs-cron). Written by ojs.put_cron and its like; what fires them is the tick.
+// Cron jobs (ojs-cron). Written by ojs.put_cron and the other functions for cron jobs;
+// what fires them is the tick.
 type OjsCron struct {
 	// Whose it is, and whose the jobs it makes are.
 	TenantID string `json:"tenant_id"`
@@ -281,9 +282,9 @@ type OjsRule struct {
 	PausedAt *time.Time `json:"paused_at"`
 	// Who paused it.
 	PausedBy *string `json:"paused_by"`
-	// Why it is paused, in the words of whoever did it.
+	// Why it is paused, in the words of the one who paused it.
 	Reason *string `json:"reason"`
-	// Why it has max_concurrency, in the words of whoever changed that last.
+	// Why it has max_concurrency, in the words of the one who changed it last.
 	LimitReason *string `json:"limit_reason"`
 	// How many while the tenant is throttled (ojs.throttle); null: as max_concurrency says.
 	ThrottledTo *int32 `json:"throttled_to"`
@@ -322,7 +323,7 @@ type OjsSuspended struct {
 	TenantID string `json:"tenant_id"`
 	// Since when.
 	At time.Time `json:"at"`
-	// Why, in the words of whoever did it.
+	// Why, in the words of the one who did it.
 	Reason *string `json:"reason"`
 }
 

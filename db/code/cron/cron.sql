@@ -78,7 +78,7 @@ comment on function ojs.put_cron(
     text, text, text, text, text, text, int, anycompatible, anycompatible, int, int, int, text[], anycompatible, anycompatible,
     text, text, boolean, text, text) is
 'Registers a cron job, or changes the one of that name (ojs-cron section 8.1), and returns it; created_at = updated_at: it is new.
-p_expression: five fields, six with seconds first, @daily and its like, or @every 1h30m; p_timezone: an IANA name. p_overlap_policy:
+p_expression: five fields, six with seconds first, a name such as @daily, or @every 1h30m; p_timezone: an IANA name. p_overlap_policy:
 skip, allow, cancel_previous, enqueue (section 6); p_catch_up: once or skip what was due more than a minute ago. p_enabled null: on, or
 as it was. The other parameters are those of ojs.enqueue; p_visibility_timeout_ms null: 600000. When it fires next is told by a server, a
 moment later: until then upcoming is empty, and if the expression means nothing, error says why. A change that leaves expression and time

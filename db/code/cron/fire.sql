@@ -1,5 +1,5 @@
 -- What happens when a cron job is due: it makes a job, or its overlap policy says why not. ojs.cron_run keeps the history.
--- Called by the tick (_fire_crons) and by whoever fires one by hand (trigger_cron).
+-- Called by the tick (_fire_crons) and by ojs.trigger_cron.
 
 -- Fires a cron job now.
 -- Locks its row, and jobs that it cancels.

@@ -38,7 +38,7 @@ create or replace function ojs.plan_cron(
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- A transaction that stays open with one cron job would keep whoever plans waiting, and with it all others that want a plan.
+    -- A transaction that stays open with one cron job would keep the session that plans waiting, and with it all others that want a plan.
     perform from ojs.cron c where c.id = p_id and c.rev = p_rev for update skip locked;
     if not found then
         return;

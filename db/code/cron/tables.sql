@@ -1,4 +1,5 @@
-comment on table ojs.cron is 'Cron jobs (ojs-cron). Written by ojs.put_cron and its like; what fires them is the tick.';
+comment on table ojs.cron is 'Cron jobs (ojs-cron). Written by ojs.put_cron and the other functions for cron jobs;
+what fires them is the tick.';
 comment on column ojs.cron.tenant_id is 'Whose it is, and whose the jobs it makes are.';
 comment on column ojs.cron.name is 'Its name, unique within the tenant.';
 comment on column ojs.cron.id is 'Timers name it by this.';

@@ -24,8 +24,8 @@ comment on function ojs._later(timestamptz, interval) is
 the query that asks.';
 
 -- Version 7 (RFC 9562): forty-eight bits of milliseconds, then what a random UUID has behind its version. A column's default runs with the
--- search_path of whoever inserts, so every name is qualified: a pinned path would keep the planner from inlining the function. Every insert
--- prepares the expression anew, so each further call in it would slow all inserts.
+-- search_path of the session that inserts, so every name is qualified: a pinned path would keep the planner from inlining the
+-- function. Every insert prepares the expression again, so each further call in it would slow all inserts.
 create or replace function ojs._uuid_v7() returns uuid
 language sql volatile
 as $$

@@ -15,7 +15,7 @@ begin
     -- Jobs that no decision has read yet join with the priority they have now.
     perform ojs._stop_decisions();
     v_old := ojs._job_for(p_id, v_tenant);
-    -- Whoever holds the lane waits for no job.
+    -- The session that holds the lane waits for no job.
     select * into v_old from ojs.job j where j.id = v_old.id and j.tenant_id = v_old.tenant_id for update nowait;
     if exists (select from ojs.departure d where d.tenant_id = v_old.tenant_id) then
         perform ojs._raise('OJ409', format('tenant %s is being deregistered', v_old.tenant_id), jsonb_build_object('job_id', p_id));

@@ -120,7 +120,8 @@ declare
     v_left    bigint;
 begin
     with held as materialized (
-        -- Half of them get tokens, the emptier ones, so that the others are there for whoever enqueues meanwhile; all, where none has any.
+        -- Half of them get tokens, the emptier ones, so that the others stay free for sessions that enqueue meanwhile; all of them do
+        -- where none has any.
         select s.n, s.tokens[p_look.nth] as tokens from ojs.stripe s
         where s.tenant_id = p_look.tenant_id and s.queue = p_look.queue and (s.n < v_stripes or p_look.missing < 0)
         order by s.tokens[p_look.nth], s.n

@@ -16,7 +16,7 @@ comment on column ojs.audit.action is
 suspended, resumed, deregistered; of workers directed; of jobs purged, cancelled.';
 comment on column ojs.audit.old is 'What was there before, of what has changed; null: nothing.';
 comment on column ojs.audit.new is 'What is there since, of what has changed; null: nothing.';
-comment on column ojs.audit.reason is 'Why, in the words of whoever did it: what the call was given, else the setting ojs.reason.';
+comment on column ojs.audit.reason is 'Why, in the words of the one who did it: what the call was given, else the setting ojs.reason.';
 
 -- A tenant reads its rows through this view (tenants/own_rows.sql).
 create or replace view ojs._own_audit as

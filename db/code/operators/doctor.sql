@@ -10,7 +10,7 @@ create or replace function ojs.doctor(p_max_conns int default null, p_servers in
 language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- Without the groups, as after a restore, whoever asks who is a member of one is answered with an error.
+    -- Where the groups are missing, as after a restore, to ask for the members of one is an error.
     if exists (select from unnest('{ojs_owner,ojs_service,ojs_operator,ojs_producer,ojs_worker,ojs_tenant}'::text[]) g
             where to_regrole(g) is null) then
         return query select * from ojs._doctor_privileges();

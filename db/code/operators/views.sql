@@ -1,5 +1,5 @@
--- What operators read in psql, beside ojs.tenant_stats and its like. Numbers of jobs come from ojs.tally and what is new since, never from
--- the jobs.
+-- What operators read in psql, beside the statistics of tenants and queues. Numbers of jobs come from ojs.tally and what is new since,
+-- never from the jobs.
 
 create or replace view ojs._shard_numbers with (security_invoker = true) as
 select u.tenant_id, u.queue, sum(u.available)::bigint as available, sum(u.active)::bigint as active
@@ -219,7 +219,7 @@ where not exists (select from worker w where w.queue = h.queue and w.worker_id =
 union all
 select s.queue, null, null, 'fetch', null, null, null, null, null, null, null, null, null from ojs._waiting_servers() s(queue, servers);
 comment on view ojs.queue_workers is
-'Which worker serves which queue; one row per worker and queue, and one per queue for which a FETCH waits, of whomever.';
+'Which worker serves which queue; one row per worker and queue, and one per queue for which a FETCH of any worker waits.';
 comment on column ojs.queue_workers.queue is 'The queue.';
 comment on column ojs.queue_workers.tenant_id is 'The tenant it works for, or whose jobs it has; null: all, or several.';
 comment on column ojs.queue_workers.worker_id is 'The worker; null: some that wait for it at this moment.';

@@ -10,7 +10,7 @@ begin
             lead(r.start, 1, p_ask.count + 1) over (order by r.n) - r.start as jobs
         from unnest(p_ask.workers, p_ask.lease_ms, p_ask.starts) with ordinality r(worker_id, lease_ms, start, n)
     ), loaded as materialized (
-        -- Whoever has the row locked gives the worker jobs in a transaction that is still open. Nobody can see how many.
+        -- The session that has the row locked gives the worker jobs in a transaction that is still open. No other session sees how many.
         select r.*, a.active, case when w.concurrency is not null and l.ids is not null then greatest(w.concurrency - a.active, 0)
             when w.concurrency is not null then 0 end as room
         from request r

@@ -54,7 +54,7 @@ $$;
 comment on function ojs._arrivals() is 'Jobs that became available since the last decision, per statement. The caller''s to see only.';
 
 -- Adds, per tenant, queue and priority, what the journals say since the roll-up to the tally, and what came since the last decision and may
--- lie before a cursor. In order, or whoever asks for the first hundred rows would wait until the first job of each line has been found.
+-- lie before a cursor. In order, or a query for the first hundred rows would wait until the first job of each line has been found.
 create or replace view ojs._shard_sums as
 select n.*, u.lo, least(b.oldest_at, a.oldest_at) as aside_at
 from (

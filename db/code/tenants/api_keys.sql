@@ -62,7 +62,7 @@ begin
     elsif (cardinality(p_scopes) > 0 and p_scopes <@ '{produce,work,read,admin}') is not true then
         perform ojs._raise('OJ422', 'scopes must be one or more of produce, work, read, admin', '{"field": "scopes"}');
     elsif p_tenant is null and not 'admin' = any (p_scopes) then
-        -- Otherwise whoever forgets the tenant would make a key for all of them.
+        -- Otherwise a call that forgets the tenant would make a key for all of them.
         perform ojs._raise('OJ422', 'a key of no tenant is an operator''s and needs the scope admin', '{"field": "tenant"}');
     elsif exists (select from unnest(p_queues) q where ojs._queue_name(q) is not true) or cardinality(p_queues) not between 1 and 100 then
         perform ojs._raise('OJ400', 'queues must be at most 100 names of queues', '{"field": "queues"}');

@@ -65,7 +65,7 @@ declare
     v_old ojs.tenant;
     v_new ojs.tenant;
 begin
-    -- Before the lane, because whoever has one of these locked would keep decisions waiting.
+    -- Before the lane, because a session that has one of these rows locked would keep decisions waiting.
     delete from ojs.tenant_role r where r.tenant_id = p_tenant;
     delete from ojs.cron_run r where r.tenant_id = p_tenant;
     delete from ojs.tenant_tier t where t.tenant_id = p_tenant;

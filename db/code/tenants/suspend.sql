@@ -4,7 +4,7 @@
 comment on table ojs.suspended is 'Tenants whose new jobs are refused. Changed by ojs.suspend_tenant and ojs.resume_tenant.';
 comment on column ojs.suspended.tenant_id is 'The tenant.';
 comment on column ojs.suspended.at is 'Since when.';
-comment on column ojs.suspended.reason is 'Why, in the words of whoever did it.';
+comment on column ojs.suspended.reason is 'Why, in the words of the one who did it.';
 
 -- Refuses a tenant's new jobs.
 -- Locks ojs.queue against others who configure, settings, and ojs.job for a moment when the first tenant is suspended.

@@ -59,8 +59,8 @@ comment on column ojs.rule.queue is 'The queue; empty: all of them together.';
 comment on column ojs.rule.max_concurrency is 'How many jobs may be active at once; null: as many as there are.';
 comment on column ojs.rule.paused_at is 'Since when nothing is handed out; null: dispatch goes on.';
 comment on column ojs.rule.paused_by is 'Who paused it.';
-comment on column ojs.rule.reason is 'Why it is paused, in the words of whoever did it.';
-comment on column ojs.rule.limit_reason is 'Why it has max_concurrency, in the words of whoever changed that last.';
+comment on column ojs.rule.reason is 'Why it is paused, in the words of the one who paused it.';
+comment on column ojs.rule.limit_reason is 'Why it has max_concurrency, in the words of the one who changed it last.';
 comment on column ojs.rule.throttled_to is 'How many while the tenant is throttled (ojs.throttle); null: as max_concurrency says.';
 comment on column ojs.rule.most is 'The lower of both, which decisions obey; null: as many as there are.';
 comment on column ojs.rule.limit_xid is

@@ -51,7 +51,7 @@ null argument leaves its setting as it is. Acts on the whole backlog from the ne
 new jobs of a higher priority are refused with validation_error or, with p_over_priority ''clamp'' (default ''refuse''), get this one,
 whichever way they come. Dead letters that are retried are not new, and the boost does not count. p_queue: p_weight is the tenant''s
 weight in this queue only, null takes it away (ojs.queue_weight). What is returned does not show it. Waits for a running dispatch, and
-with p_max_priority or p_queue for whoever else configures queues. Raises validation_error, invalid_request, conflict in a transaction
+with p_max_priority or p_queue for another call that configures queues. Raises validation_error, invalid_request, conflict in a transaction
 that has fetched jobs, backend_unavailable for p_max_priority while a transaction stays open that uses jobs, and not_found for a weight to
 take away that the queue does not have.';
 

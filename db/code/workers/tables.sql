@@ -36,8 +36,8 @@ comment on column ojs.worker_beat.seen_at is 'When. Heartbeats in quick successi
 comment on column ojs.worker_beat.active is 'How many jobs it runs, as it says.';
 comment on column ojs.worker_beat.ids is 'The jobs it runs, as it says.';
 comment on table ojs.worker_load is
-'Jobs that a registered worker was handed by strategy least-loaded. Whoever hands it more locks the row. The row moves to a higher rev with
-each change.';
+'Jobs that a registered worker was handed by strategy least-loaded. A decision that hands it more locks the row. The row
+moves to a higher rev with each change.';
 comment on column ojs.worker_load.tenant_id is 'The tenant of the worker; empty: all.';
 comment on column ojs.worker_load.worker_id is 'The worker.';
 comment on column ojs.worker_load.rev is 'Grows with each change; the highest counts.';
