@@ -36,7 +36,7 @@ type SlotHolder struct {
 	StartedAt string  `json:"started_at"`
 }
 
-// Explain prints why a job waits, in sentences; asJSON: as the database says it.
+// Explain prints why a job waits, in sentences. With asJSON it prints what the database says.
 func Explain(ctx context.Context, w io.Writer, q *sqlcgen.Queries, id string, tenant *string, asJSON bool) error {
 	raw, err := q.Explain(ctx, sqlcgen.ExplainParams{ID: id, Tenant: tenant})
 	if err != nil {
@@ -73,7 +73,7 @@ func (e *Explanation) print(w io.Writer) error {
 	return err
 }
 
-// place says how many jobs will be handed out first.
+// place returns a sentence that says how many jobs will be handed out before this one.
 func (e *Explanation) place() string {
 	about := map[string]string{"estimate": "about ", "at_least": "at least "}
 	switch {

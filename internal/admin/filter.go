@@ -15,7 +15,7 @@ type Filter struct {
 	Type      *string    `json:"type" check:"name"`
 	ErrorType *string    `json:"error_type" check:"name"`
 	Tenant    *string    `json:"tenant" check:"name"`
-	TenantID  *string    `json:"tenant_id" check:"name"` // the same
+	TenantID  *string    `json:"tenant_id" check:"name"` // the same as tenant
 	Since     *time.Time `json:"since"`
 	Until     *time.Time `json:"until"`
 	Older     *string    `json:"older_than"` // another spelling of until, which may also be an age
@@ -34,8 +34,9 @@ func (f *Filter) Check(o *jsonbody.Object) {
 	}
 }
 
-// ReadAge reads Older, which the client calls name: a time, or an age such as P30D. The age means
-// until that long ago. +P30D, which counts forward from now elsewhere, is refused.
+// ReadAge reads Older: a time, or an age such as P30D, which means until 30 days ago. name and
+// until are the client's names of Older and Until. It fails if the two disagree. It refuses +P30D,
+// because a filter never counts forward from now.
 func (f *Filter) ReadAge(name, until string) error {
 	if f.Older == nil {
 		return nil
@@ -56,8 +57,8 @@ func (f *Filter) ReadAge(name, until string) error {
 	return nil
 }
 
-// Bound turns an age into a time, by the clock of the database. If required, a filter without an
-// upper bound gets the present as its bound.
+// Bound turns an age into a time, by the clock that dead letters are dated with. With required, a
+// filter that has neither an age nor a time gets the present.
 func (f *Filter) Bound(ctx context.Context, q *sqlcgen.Queries, required bool) error {
 	age := f.age
 	if age == nil && required {
@@ -85,28 +86,27 @@ func (f *Filter) changing(limit int32, tenant *string) sqlcgen.RetryDeadLettersP
 	}
 }
 
-// Count returns how many dead letters match.
+// Count returns how many dead letters match the filter.
 func (f *Filter) Count(ctx context.Context, q *sqlcgen.Queries, tenant *string) (int64, error) {
 	return q.DeadLetterCount(ctx, f.counting(tenant))
 }
 
-// Retry puts at most limit of them back into their queues, and returns how many.
+// Retry puts at most limit dead letters that match back into their queues, and returns how many.
 func (f *Filter) Retry(ctx context.Context, q *sqlcgen.Queries, limit int32, tenant *string) (int32, error) {
 	return q.RetryDeadLetters(ctx, f.changing(limit, tenant))
 }
 
-// CountFailed returns how many jobs that failed for good match, whether they are dead letters or
-// not.
+// CountFailed returns how many discarded jobs match the filter, dead letters or not.
 func (f *Filter) CountFailed(ctx context.Context, q *sqlcgen.Queries, tenant *string) (int64, error) {
 	return q.FailedCount(ctx, sqlcgen.FailedCountParams(f.counting(tenant)))
 }
 
-// RetryFailed runs at most limit of them again, and returns how many.
+// RetryFailed retries at most limit of these jobs, and returns how many.
 func (f *Filter) RetryFailed(ctx context.Context, q *sqlcgen.Queries, limit int32, tenant *string) (int32, error) {
 	return q.RetryMany(ctx, sqlcgen.RetryManyParams(f.changing(limit, tenant)))
 }
 
-// Purge deletes at most limit dead letters, and returns how many.
+// Purge deletes at most limit dead letters that match, and returns how many.
 func (f *Filter) Purge(ctx context.Context, q *sqlcgen.Queries, limit int32, tenant *string) (int32, error) {
 	return q.PurgeDeadLetters(ctx, sqlcgen.PurgeDeadLettersParams(f.changing(limit, tenant)))
 }

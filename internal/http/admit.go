@@ -15,31 +15,34 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/problems"
 )
 
-// admission is what tenants may have under way at this server. Everything is counted by caller: a tenant, or else a credential that is no
-// tenant's, or all requests without one. Those have no bounds of their own, because a fleet of workers may be behind them, but take turns.
+// admission bounds how much callers may have under way at this server at once. A caller is a
+// tenant, or a credential that is not a tenant's, or all requests without a credential together.
+// Only tenants have bounds of their own. A credential that is not a tenant's may belong to a whole
+// fleet of workers, so the gates only share fairly between it and other callers.
 //
-//	requests  in flight, until their answer has left       a few wait a second for their turn, and are refused then
-//	polls     that wait for a job, or for a job's result   refused beyond the bound
-//	steps     of large bodies                              a body waits for a place then
-//	places    for whole bodies                             waits, in turn
-//	answers   bytes of large answers                       refused beyond the bound
+//	requests  in flight, until the answer has left      over the bound: waits TurnWait, then refused
+//	polls     requests that wait for a job or result    over the bound: refused
+//	steps     of large bodies (room.go)                 none free: the body waits for a place
+//	places    for whole bodies                          none free: waits RoomWait, then refused
+//	answers   bytes of large answers                    over the bound: refused
 //
-// A tenant has at most half of what bodies and answers have in sum. Connections of the pool are divided by internal/pg.
+// A tenant may hold at most half of the steps, of the places and of the bytes of answers. Each Gate
+// has its own lock. Connections of the pool are divided by internal/pg.
 type admission struct {
 	requests, polls, steps, places, answers *fair.Gate
 }
 
 // tenantLimits are the limits of one tenant at this server.
 type tenantLimits struct {
-	Requests int64 // in flight
-	Polls    int64 // that wait
+	Requests int64 // requests in flight
+	Polls    int64 // requests that wait
 }
 
-// lineFor bounds the requests of a tenant that wait: at most lineFor times as many as may be in
-// flight.
+// lineFor bounds how many requests of a tenant may wait until they may be in flight: so many times
+// its limit of requests in flight. A request beyond that is refused at once.
 const lineFor = 16
 
-// limitsOf returns the limits of a tenant at this server: its own, or the server's.
+// limitsOf returns the limits of a tenant at this server: its own, or else the server's.
 func (s *Server) limitsOf(tenant string) tenantLimits {
 	own := s.boundsOf(tenant)
 	return tenantLimits{
@@ -47,6 +50,8 @@ func (s *Server) limitsOf(tenant string) tenantLimits {
 	}
 }
 
+// newAdmission makes the gates. For all callers together, requests and polls have no bound
+// (plenty): there each tenant has only its own.
 func (s *Server) newAdmission() admission {
 	const plenty = 1 << 50
 	places := max(1, s.limits.Bodies/2/max(s.limits.Body, s.limits.BatchBody))
@@ -62,11 +67,12 @@ func (s *Server) newAdmission() admission {
 	}
 }
 
+// halved makes a gate of so many units, of which a tenant may hold half.
 func (s *Server) halved(units int64) *fair.Gate {
 	return fair.NewGate(units, s.ofTenants(func(tenantLimits) fair.Bounds { return fair.Bounds{Most: half(units)} }))
 }
 
-// ofTenants returns the bounds for tenants. Other callers have no bounds.
+// ofTenants returns a function that gives bounds to tenants, and no bounds to other callers.
 func (s *Server) ofTenants(bounds func(tenantLimits) fair.Bounds) func(caller string) fair.Bounds {
 	return func(caller string) fair.Bounds {
 		if !pg.IsTenant(caller) {
@@ -76,16 +82,16 @@ func (s *Server) ofTenants(bounds func(tenantLimits) fair.Bounds) func(caller st
 	}
 }
 
-// admitted is the state of a request that was let in.
+// admitted is a request that was let in.
 type admitted struct {
 	caller string
-	in     *fair.Gate // where it counts: requests or polls
+	in     *fair.Gate // gate that counts the request: requests or polls
 }
 
 const admittedKey = "admitted"
 
-// admit lets a request in, or makes it wait, or refuses it. It runs after authentication and before
-// the body is read.
+// admit is a middleware that counts a request among its caller's requests in flight until it is
+// answered. It runs after authenticate, so that the caller is known, and before the body is read.
 func (s *Server) admit(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		if s.isOpen(c) {
@@ -106,6 +112,9 @@ func (s *Server) admit(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
+// awaitTurn waits until the tenant may have one more request in flight, for at most
+// Limits.TurnWait. It fails with TENANT_LIMIT_EXCEEDED if that is not enough, or if too many
+// requests wait already.
 func (s *Server) awaitTurn(c echo.Context, tenant string) error {
 	ctx, cancel := context.WithTimeout(c.Request().Context(), s.limits.TurnWait)
 	defer cancel()
@@ -116,8 +125,8 @@ func (s *Server) awaitTurn(c echo.Context, tenant string) error {
 	return err
 }
 
-// mayWait moves a request from those in flight to those that wait for jobs or results, until it is
-// answered. It fails beyond the tenant's limit.
+// mayWait counts a request among those that wait until it is answered, and no longer among those in
+// flight. It fails if too many requests of the tenant wait. A second call changes nothing.
 func (s *Server) mayWait(c echo.Context) error {
 	a, polls := c.Get(admittedKey).(*admitted), s.admission.polls
 	if a.in == polls {
@@ -131,7 +140,8 @@ func (s *Server) mayWait(c echo.Context) error {
 	return nil
 }
 
-// tooMany returns the 429 for a request beyond a limit of its tenant.
+// tooMany returns the refusal of a request over a limit of its tenant. what names the requests that
+// the limit counts, and most is how many there may be.
 func tooMany(tenant, limit, what string, most int64) *pg.Error {
 	return &pg.Error{
 		Code:    problems.CodeLimit,

@@ -21,6 +21,7 @@ func (s *Server) keyRoutes() []route {
 	})
 }
 
+// noKeys is the start of the refusal of a request that names a tenant.
 const noKeys = "API keys cannot be managed"
 
 func (s *Server) listKeys(c echo.Context) error {
@@ -49,7 +50,7 @@ type createKeyRequest struct {
 	Reason    *string    `json:"reason"`
 }
 
-// Check takes both names of the tenant.
+// Check accepts tenant and tenant_id as two names of one field, and fails if they differ.
 func (r *createKeyRequest) Check(o *jsonbody.Object) {
 	var err error
 	if r.TenantID, err = jsonbody.SameTenant(o.At("tenant"), r.Tenant, r.TenantID); err != nil {
@@ -75,7 +76,8 @@ func (s *Server) createKey(c echo.Context) error {
 	return c.JSON(http.StatusCreated, key)
 }
 
-// keyOfPath is the id of the key that a path names.
+// keyOfPath returns the id of the key in the path. It fails if no key can have that id, or if the
+// request names a tenant.
 func keyOfPath(c echo.Context) (string, error) {
 	id := c.Param("id")
 	if !jsonbody.IsUUID(id) {
@@ -91,7 +93,7 @@ type rotateKeyRequest struct {
 	Reason  *string  `json:"reason"`
 }
 
-// Check reads how long both are good.
+// Check reads overlap: for how long both the old and the new key are valid.
 func (r *rotateKeyRequest) Check(o *jsonbody.Object) { r.Overlap = seconds(o, "overlap", r.Overlap) }
 
 func (s *Server) rotateKey(c echo.Context) error {

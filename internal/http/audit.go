@@ -18,7 +18,7 @@ func (s *Server) auditRoutes() []route {
 	}})
 }
 
-// cursorPage is a page of a list that goes on behind a cursor, and does not know how long it is.
+// cursorPage describes a page of a list that goes on after a cursor. Its total may not be known.
 type cursorPage struct {
 	Limit   int     `json:"limit"`
 	HasMore bool    `json:"has_more"`
@@ -28,7 +28,8 @@ type cursorPage struct {
 	PerPage int     `json:"per_page"`
 }
 
-// listAudit is who changed what, the latest first; with a tenant header what is about that tenant.
+// listAudit answers with the changes in the audit trail, the latest first. With a tenant it answers
+// with the changes that are about that tenant.
 func (s *Server) listAudit(c echo.Context) error {
 	limit, skip, err := paging(c)
 	if err != nil {
@@ -71,7 +72,8 @@ func (s *Server) listAudit(c echo.Context) error {
 	return c.JSON(http.StatusOK, listed("audit", rows, page))
 }
 
-// auditTrail is one page. Who else acts, and why, is no tenant's business, nor is how often: its rows have numbers of its own.
+// auditTrail reads one page. A tenant does not learn which other actors made a change, or why. Its
+// rows are numbered by themselves, so that it does not learn how often others make changes, either.
 func (s *Server) auditTrail(c echo.Context, params sqlcgen.AuditTrailParams) ([]sqlcgen.OjsAuditTrail, error) {
 	if requestTenant(c) == nil {
 		return s.q.AuditTrail(s.queryContext(c), params)

@@ -12,14 +12,15 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/problems"
 )
 
-// Ways to know who makes a request.
+// The ways to authenticate requests, as the configuration names them.
 const (
-	AuthNone   = "none"    // nobody is asked: a private network, or a proxy that authenticates
-	AuthAPIKey = "api-key" // ojs.api_key
-	AuthJWT    = "jwt"     // a token that somebody else has signed (internal/jwt)
+	AuthNone   = "none"    // no credential is asked for: a private network, or a proxy that authenticates
+	AuthAPIKey = "api-key" // keys of ojs.api_key
+	AuthJWT    = "jwt"     // tokens that an identity provider has signed (internal/jwt)
 )
 
-// authenticate identifies the caller before the body is read.
+// authenticate is a middleware that identifies the caller of a request and checks its scope. It
+// runs before the body is read; the body of a refused request is drained.
 func (s *Server) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		if s.keys == nil && s.tokens == nil || s.isOpen(c) {
@@ -33,15 +34,16 @@ func (s *Server) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// isOpen reports whether the request needs no credential: its route is open, or there is no such
-// route, and the router answers 404.
+// isOpen reports whether a request needs no credential: its route is open, or no route matches, and
+// the router answers later.
 func (s *Server) isOpen(c echo.Context) bool {
 	route := s.routeOf(c)
 	return c.Path() == "" || route != nil && route.Scope == scopeOpen
 }
 
-// identify authenticates the request and checks that its credential may use the route. route may be
-// nil; the router then answers 404.
+// identify authenticates a request and checks that its credential may use route. It fails if there
+// is no valid credential, or if the credential lacks the scope. route is nil if no route matches;
+// the router answers later.
 func (s *Server) identify(c echo.Context, route *route) error {
 	credential := c.Request().Header.Get("X-API-Key")
 	if scheme, bearer, ok := strings.Cut(c.Request().Header.Get(echo.HeaderAuthorization), " "); ok && strings.EqualFold(scheme, "Bearer") {
@@ -66,8 +68,8 @@ func (s *Server) identify(c echo.Context, route *route) error {
 	return route.Allow(who)
 }
 
-// identifyAgain authenticates a request again that has waited: its key may have been revoked
-// meanwhile.
+// identifyAgain checks the credential of a request that has waited: it may have expired or have
+// been revoked meanwhile.
 func (s *Server) identifyAgain(c echo.Context) error {
 	if principalOf(c) == nil {
 		return nil
@@ -75,8 +77,8 @@ func (s *Server) identifyAgain(c echo.Context) error {
 	return s.identify(c, s.routeOf(c))
 }
 
-// owner returns the principal of a credential, or nil. A credential with a dot is a JWT, any other
-// one an API key, so none is tried as both.
+// owner returns the principal that a credential belongs to, or nil if it is not valid. The form of
+// the credential decides how it is checked: with a dot it is a JWT, otherwise an API key.
 func (s *Server) owner(c echo.Context, credential string) (*principal, error) {
 	if s.tokens != nil && strings.Contains(credential, ".") {
 		return s.bearer(c, credential)
@@ -84,11 +86,12 @@ func (s *Server) owner(c echo.Context, credential string) (*principal, error) {
 	if s.keys != nil {
 		return s.keys.owner(c.Request().Context(), credential)
 	}
-	return nil, nil //nolint:nilnil // nobody's
+	return nil, nil //nolint:nilnil // the credential is not valid
 }
 
-// bearer verifies a JWT. The reason of a refusal goes to the log only, because the caller may be
-// guessing.
+// bearer returns the principal of a JWT, or nil if the token is not valid. It fails if the keys
+// that verify tokens cannot be fetched. Only the log says why a token is refused, because the
+// bearer may be trying out which tokens pass.
 func (s *Server) bearer(c echo.Context, token string) (*principal, error) {
 	caller, err := s.tokens.Verify(c.Request().Context(), token)
 	switch {
@@ -96,7 +99,7 @@ func (s *Server) bearer(c echo.Context, token string) (*principal, error) {
 		return nil, &pg.Error{Code: problems.CodeAway, Message: jwt.ErrAway.Error(), Err: err}
 	case err != nil:
 		s.log.Debug("a token is refused", "request_id", requestID(c), "error", err)
-		return nil, nil //nolint:nilnil // nobody's
+		return nil, nil //nolint:nilnil // the credential is not valid
 	}
 	return &principal{Name: "jwt:" + caller.Subject, Tenant: caller.Tenant, Scopes: caller.Scopes}, nil
 }

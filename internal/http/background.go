@@ -5,9 +5,12 @@ import (
 	"sync"
 )
 
-// background runs what a Server does beside its requests: reading limits again, noting refusals, asking whether awaited jobs have ended.
-// The zero value is ready. stop is called once, when the server stops; nothing is started after it.
+// background runs the work that a Server does outside of requests: reading limits again, noting
+// refusals, asking whether awaited jobs have ended. The zero value is ready to use. Serve calls
+// stop once, when the server stops; nothing is started after that.
 type background struct {
+	// mu protects stopped, ctx and cancel, so that start adds nothing to running after stop has
+	// begun to wait.
 	mu      sync.Mutex
 	stopped bool
 	ctx     context.Context // ends with stop; nil until something is started
@@ -15,7 +18,8 @@ type background struct {
 	running sync.WaitGroup
 }
 
-// start runs do, which ends soon after its context does, and reports whether it is started: a stopped server starts nothing.
+// start runs do in a goroutine, and reports whether it did: a stopped server starts nothing. do
+// must end soon after its context ends.
 func (b *background) start(do func(context.Context)) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -29,7 +33,7 @@ func (b *background) start(do func(context.Context)) bool {
 	return true
 }
 
-// stop ends all that was started, and returns when it has ended.
+// stop ends the context of everything that was started, and waits until all of it has ended.
 func (b *background) stop() {
 	b.mu.Lock()
 	b.stopped = true

@@ -6,13 +6,14 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/jsonbody"
 )
 
-// binder reads a request's body into the struct that a handler passes to c.Bind, as strictly as
-// jsonbody.Object reads. Read returns the object of the body.
+// binder reads the body of a request into the struct that a handler passes to c.Bind, as strictly
+// as jsonbody.Object reads. Read returns the body as an object; optional says that it may be
+// absent.
 type binder struct {
 	Read func(c echo.Context, optional bool) (*jsonbody.Object, error)
 }
 
-// Bind implements echo.Binder.
+// Bind implements echo.Binder. It fails with the first fault of the body.
 func (b binder) Bind(into any, c echo.Context) error {
 	_, optional := into.(interface{ MayBeLeftOut() })
 	o, err := b.Read(c, optional)
@@ -23,8 +24,8 @@ func (b binder) Bind(into any, c echo.Context) error {
 	return o.Err()
 }
 
-// withoutBody wraps a handler that needs no body. A body is read all the same: it may name a tenant
-// or give a reason.
+// withoutBody wraps a handler that needs no body. A body that is sent is read all the same: a
+// tenant in it must not be ignored, and it may give the reason of a change.
 func withoutBody(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		var req struct {

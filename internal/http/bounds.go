@@ -7,24 +7,32 @@ import (
 	"time"
 )
 
-// boundsCache holds the limits that a server applies before it asks the database: how many requests and waiting polls each tenant may
-// have here, and which queues have a depth bound. They are read from ojs.quota.
+// boundsCache holds the limits that a server applies before it asks the database: how many requests
+// and waiting polls each tenant may have here, and which queues have a depth bound. They are read
+// from ojs.quota.
 //
-// A change made through this server acts at once (refreshBounds). A change made elsewhere is known after maxBoundsAge at the latest. A
-// server with steady traffic reads again after boundsAge in the background, so that no request waits for it.
+// A change made through this server acts at once (refreshBounds). A change made elsewhere is known
+// after maxBoundsAge at the latest. A server with steady traffic reads again after boundsAge in the
+// background, so that no request waits for it.
 type boundsCache struct {
-	known   atomic.Pointer[knownBounds]
-	next    atomic.Int64 // when to read again, in Unix nanoseconds
+	// known is read without a lock. nil: nothing has been read yet.
+	known atomic.Pointer[knownBounds]
+	next  atomic.Int64 // when to read again, in Unix nanoseconds
+	// reading is held by a request that reads the limits because they are too old. Other requests
+	// wait for it, instead of sending the same statement.
 	reading sync.Mutex
 }
 
+// knownBounds are the limits as they were read at a time. They are never changed after that, only
+// replaced, because many requests read them.
 type knownBounds struct {
 	at      time.Time
-	queues  map[string]bool // that have a depth bound; for others an enqueue does not ask how full the queue is
+	queues  map[string]bool // queues with a depth bound: only these are asked how full they are (pressure)
 	tenants map[string]tenantBounds
 }
 
-// tenantBounds are how many requests and waiting polls a tenant may have at one server; 0: what the server's own configuration says.
+// tenantBounds are how many requests and waiting polls a tenant may have at one server. 0 means the
+// limit in the server's own configuration.
 type tenantBounds struct{ requests, polls int64 }
 
 const (
@@ -34,7 +42,7 @@ const (
 	boundsTimeout = 250 * time.Millisecond
 )
 
-// refreshBounds reads the limits now.
+// refreshBounds reads the limits now. If that fails, the old ones stay.
 func (s *Server) refreshBounds(ctx context.Context) {
 	s.bounds.next.Store(time.Now().Add(boundsAge).UnixNano())
 	at := time.Now()
@@ -57,12 +65,14 @@ func (s *Server) refreshBounds(ctx context.Context) {
 		}
 		bounds.tenants[r.TenantID] = own
 	}
+	// Two reads may overlap: the one that began later wins.
 	if known := s.bounds.known.Load(); known == nil || known.at.Before(at) {
 		s.bounds.known.Store(bounds)
 	}
 }
 
-// currentBounds returns what is known, read at most maxBoundsAge ago if the database answers; nil: nothing has been read yet.
+// currentBounds returns the limits, read at most maxBoundsAge ago if the database answers; nil:
+// nothing has been read yet.
 func (s *Server) currentBounds() *knownBounds {
 	if s.bounds.old() {
 		s.bounds.reading.Lock()
@@ -77,13 +87,15 @@ func (s *Server) currentBounds() *knownBounds {
 	return s.bounds.known.Load()
 }
 
+// old reports whether the limits are not known or older than maxBoundsAge.
 func (b *boundsCache) old() bool {
 	known := b.known.Load()
 	return known == nil || time.Since(known.at) > maxBoundsAge
 }
 
-// rereadBounds gives up after boundsTimeout: old limits are better than requests that wait. After a failure the next try is boundsAge
-// later, or each request that waited would try in turn.
+// rereadBounds is refreshBounds that gives up after boundsTimeout: old limits are better than
+// requests that wait. After a failure the next try is boundsAge later. Otherwise each request that
+// waited would try, one after the other.
 func (s *Server) rereadBounds(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, min(s.limits.Query, boundsTimeout))
 	defer cancel()

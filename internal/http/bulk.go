@@ -5,9 +5,10 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/problems"
 )
 
-// maxBulk is the most jobs that one bulk request changes.
+// maxBulk is the largest number of jobs that one bulk request changes.
 const maxBulk = 10000
 
+// checkBulk refuses a limit above maxBulk, and a request that is not confirmed.
 func checkBulk(o *jsonbody.Object, limit int32, confirm bool) {
 	if limit > maxBulk {
 		o.Fail(problems.Invalid("limit", "must be an integer between 1 and %d", maxBulk))
@@ -17,6 +18,7 @@ func checkBulk(o *jsonbody.Object, limit int32, confirm bool) {
 	}
 }
 
+// checkIDs refuses ids together with a filter, and a list of ids that is empty or too long.
 func checkIDs(o *jsonbody.Object, ids []string, filtered bool) {
 	switch {
 	case ids != nil && filtered:

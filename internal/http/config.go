@@ -24,12 +24,12 @@ type Limits struct {
 	Depth     int   // levels of JSON, the body itself being the first; default 100
 	Headers   int   // bytes of all request headers; default 32 KiB
 
-	TenantRequests int // of one tenant in flight; default 16
-	TenantPolls    int // of one tenant that wait for jobs; default 256
+	TenantRequests int // requests of one tenant in flight; default 16
+	TenantPolls    int // requests of one tenant that wait for jobs or results; default 256
 
 	Wait     time.Duration // longest wait of a FETCH; default 60 s
-	TurnWait time.Duration // longest that a request waits for others of its tenant; default 1 s
-	RoomWait time.Duration // longest that a large body waits for room among the others; default 15 s
+	TurnWait time.Duration // longest that a request waits while too many of its tenant are in flight; default 1 s
+	RoomWait time.Duration // longest that a large body waits for free memory (room.go); default 15 s
 
 	Query time.Duration // longest a call into the database may take; default 15 s
 	Read  time.Duration // to receive a request; default 30 s
@@ -37,7 +37,7 @@ type Limits struct {
 	Idle  time.Duration // between two requests of a connection; default 120 s
 	Drain time.Duration // for requests under way when the server stops; default 20 s
 
-	DrainDelay time.Duration // from the moment when the server is no longer ready until it closes its door; default none
+	DrainDelay time.Duration // from the first 503 of GET /ready until the listener is closed; default none
 }
 
 // Config is what a Server needs. DB, Dispatcher and Logger are required.
@@ -47,17 +47,17 @@ type Config struct {
 	Logger     *slog.Logger
 	Limits     Limits
 	Version    string                 // of this program, for the manifest; default "dev"
-	Metrics    []prometheus.Collector // of the parts that the Server does not know
+	Metrics    []prometheus.Collector // of components that the Server does not know
 
-	MetricTenants int32 // how many tenants have series of their own; default MetricTenants
+	MetricTenants int32 // number of tenants with series of their own; default MetricTenants
 
-	TenantHeaders TenantHeaders // that name the tenant; nil: KnownTenantHeaders
+	TenantHeaders TenantHeaders // headers that name the tenant; nil: KnownTenantHeaders
 
-	APIKeys bool          // whether callers may be known by an API key
-	Tokens  *jwt.Verifier // by a JWT; nil: they may not. Without either nobody is asked for a credential
+	APIKeys bool          // whether API keys are accepted
+	Tokens  *jwt.Verifier // verifies JWTs; nil: they are not accepted. Without keys and JWTs no credential is asked for
 
-	// AllowReset adds POST /ojs/v1/admin/reset, which calls Reset: for conformance runs. A server
-	// in production has neither.
+	// AllowReset adds the route POST /ojs/v1/admin/reset, which calls Reset. It is for conformance
+	// runs: a server in production has neither.
 	AllowReset bool
 	Reset      func(context.Context) error
 }
@@ -68,6 +68,7 @@ const (
 	TenantPolls    = 256
 )
 
+// withDefaults returns l with defaults in place of zero fields.
 func (l Limits) withDefaults() Limits {
 	return Limits{
 		Body:           cmp.Or(l.Body, 1<<20),

@@ -17,23 +17,26 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
-// Cron jobs come in two spellings: {name, cron, type, args, meta, options} of the specification and the SDKs, and
-// {name, expression, job_template: {type, args, options}} of the conformance suite and the CLI. What
-// describes the jobs they make is an envelope as in POST /ojs/v1/jobs, and is read as one.
+// Cron jobs come in two spellings: {name, cron, type, args, meta, options} of the specification and
+// the SDKs, and {name, expression, job_template: {type, args, options}} of the conformance suite
+// and the CLI. The fields that describe the jobs of a cron job form an envelope, which is read like
+// the envelope of POST /ojs/v1/jobs.
 
 // cronAttributes are the fields of the cron job itself. The other fields of the body are the
-// envelope of its jobs.
+// envelope.
 var cronAttributes = jsonbody.Set("name", "cron", "expression", "timezone", "overlap_policy", "catch_up", "enabled", "description",
 	"job_template",
-	// Read-only (ojs-cron section 2.2): ignored, but for a tenant (noTenant).
+	// Read-only fields (ojs-cron section 2.2) are ignored, except that noTenant refuses a tenant.
 	"id", "tenant_id", "status", "last_run_at", "next_run_at", "upcoming_runs", "run_count", "created_at", "updated_at")
 
-// cronNames are those of a cron job and of the envelope beside it.
+// cronNames are the fields that a client may mean, of a cron job and of its envelope. Misspelt
+// names are compared with them.
 var cronNames = slices.Concat([]string{
 	"name", "cron", "expression", "timezone", "overlap_policy", "catch_up", "enabled", "description", "job_template",
 }, envelopeNames)
 
-// cronText reads an attribute that has two names.
+// cronText reads a text that may have either of two names. It returns the text and the name that
+// the client used, and fails if both names are used for different texts.
 func cronText(o *jsonbody.Object, key, alias string) (v *string, name string) {
 	v, name = o.Text(key), key
 	if other := o.Text(alias); other != nil {
@@ -45,6 +48,7 @@ func cronText(o *jsonbody.Object, key, alias string) (v *string, name string) {
 	return v, name
 }
 
+// orText returns *v, or missing if v is nil.
 func orText(v *string, missing string) string {
 	if v == nil {
 		return missing
@@ -52,7 +56,9 @@ func orText(v *string, missing string) string {
 	return *v
 }
 
-// template returns the envelope of the jobs that a cron job makes.
+// template returns the envelope of the jobs that a cron job makes: job_template, or the fields of
+// the body that are not the cron job's own. It fails if fields of an envelope stand next to
+// job_template. Missing args are read as [].
 func template(req *jsonbody.Object) *jsonbody.Object {
 	job := &jsonbody.Object{Path: req.Path, Fault: req.Fault}
 	if inner := req.Child("job_template"); inner != nil {
@@ -93,7 +99,8 @@ func (s *Server) cronRoutes() []route {
 	}))
 }
 
-// cronNameOf is the name that a path has, or the body.
+// cronNameOf returns the name of a cron job: the path's, or else the body's. It fails if they
+// differ.
 func cronNameOf(req *jsonbody.Object, path string) string {
 	name := req.Name("name")
 	if path == "" {
@@ -106,7 +113,7 @@ func cronNameOf(req *jsonbody.Object, path string) string {
 		req.Fail(problems.Invalid("name", "is %q, but the path names %q", problems.Clip(*name), problems.Clip(path)))
 	}
 	if !jsonbody.IsText(path) {
-		// SQL, which knows the other rules, cannot even be asked.
+		// PostgreSQL cannot take such a text as a parameter. SQL knows the other rules for names.
 		req.Fail(problems.Invalid("name", "must be text in UTF-8 without NUL characters"))
 	}
 	return path
@@ -166,7 +173,8 @@ func (s *Server) putCron(c echo.Context) error {
 	return s.planned(c, status, row)
 }
 
-// cronParams copies the fields of the envelope to the parameters of the cron job.
+// cronParams copies the envelope of a cron job's jobs into params. It fails for fields that make no
+// sense for such jobs, because they are made when they are due.
 func cronParams(params *sqlcgen.PutCronParams, sent *jsonbody.Object, job *dispatch.NewJob) error {
 	for _, not := range []struct {
 		field string
@@ -204,7 +212,8 @@ func cronParams(params *sqlcgen.PutCronParams, sent *jsonbody.Object, job *dispa
 	return nil
 }
 
-// checkCron refuses an expression that could not be read later, when the next time is computed.
+// checkCron refuses an expression or a time zone that the scheduler could not parse. spelled is the
+// client's name for the expression.
 func checkCron(expression, zone, spelled string) error {
 	_, err := sched.ParseCron(expression, zone)
 	var fault *sched.CronError
@@ -217,12 +226,12 @@ func checkCron(expression, zone, spelled string) error {
 	return problems.Invalid(fault.Field, "%s", fault.What)
 }
 
-// planned answers with a cron job that was just changed, with its next time.
+// planned answers with a cron job that was just changed, and with the time at which it is due next.
 func (s *Server) planned(c echo.Context, status int, row sqlcgen.OjsCron) error {
 	ctx := s.queryContext(c)
 	row, err := s.cron.PlanNew(ctx, row)
 	if err != nil {
-		// It is registered, and a tick will plan it.
+		// The change is stored, and the scheduler's next tick will plan the cron job.
 		s.log.Warn("a cron job could not be planned at once", "tenant", row.TenantID, "queue", row.Queue, "cron", row.Name, "error", err)
 	}
 	return s.writeCron(c, status, &row)
@@ -233,7 +242,7 @@ func (s *Server) listCrons(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	// Half, because what describes the jobs stands twice in each cron job.
+	// Half of the limit, because the answer holds the envelope of each cron job twice.
 	params := sqlcgen.CronsParams{Tenant: requestTenant(c), MaxBytes: s.limits.List / 2}
 	switch v := c.QueryParam("enabled"); v {
 	case "":
@@ -270,7 +279,8 @@ func (s *Server) listCrons(c echo.Context) error {
 	})...)
 }
 
-// cronRef reads the name of the cron job in the path, and the tenant of the request.
+// cronRef returns the name of a cron job in the path, and the tenant of the request. A name that no
+// cron job can have gets 404.
 func cronRef(c echo.Context) (name string, scope *string, err error) {
 	scope, name = requestTenant(c), c.Param("name")
 	if !names.Cron.MatchString(name) {
@@ -292,7 +302,7 @@ func (s *Server) getCron(c echo.Context) error {
 	return s.writeCron(c, http.StatusOK, &row)
 }
 
-// patchCronRequest is what of a cron job can be changed by itself.
+// patchCronRequest holds the settings of a cron job that a client can change by themselves.
 type patchCronRequest struct {
 	_             struct{} `check:"configurable"`
 	Enabled       *bool    `json:"enabled"`
@@ -303,16 +313,17 @@ type patchCronRequest struct {
 	CatchUp       *string  `json:"catch_up"`
 	Description   *string  `json:"description"`
 
-	expression *string // under the name
+	expression *string // the new expression, which the client named as spelled says
 	spelled    string
 }
 
-// Check settles which of its two names the expression has.
+// Check reads the expression under either of its names.
 func (r *patchCronRequest) Check(o *jsonbody.Object) {
 	r.expression, r.spelled = cronText(o, "expression", "cron")
 }
 
-// patchCron changes the schedule. The jobs of a cron job are changed by registering it again.
+// patchCron changes the settings that are given. Other settings, and the jobs, are changed by
+// registering the cron job again.
 func (s *Server) patchCron(c echo.Context) error {
 	name, scope, err := cronRef(c)
 	if err != nil {
@@ -432,7 +443,7 @@ func (s *Server) cronHistory(c echo.Context) error {
 	})
 }
 
-// writeCron writes it under both names that clients read.
+// writeCron answers with a cron job under both names that clients read: cron and cron_job.
 func (s *Server) writeCron(c echo.Context, status int, row *sqlcgen.OjsCron, more ...jsonbody.Attr) error {
 	shown := s.wire().appendCron(nil, row)
 	w := jsonbody.Writer{}
@@ -493,7 +504,7 @@ func (out wire) appendCron(b []byte, r *sqlcgen.OjsCron) []byte {
 	return w.B
 }
 
-// cronEnvelope writes what describes the jobs that a cron job makes.
+// cronEnvelope returns a function that writes the fields that describe the jobs of a cron job.
 func (out wire) cronEnvelope(r *sqlcgen.OjsCron) func(*jsonbody.Writer) {
 	options := cronOptions(r)
 	meta := out.appendMeta(nil, &sqlcgen.OjsJob{TenantID: r.TenantID, Meta: r.Meta})
@@ -506,7 +517,7 @@ func (out wire) cronEnvelope(r *sqlcgen.OjsCron) func(*jsonbody.Writer) {
 	}
 }
 
-// cronOptions gathers what of the envelope a client sends as options.
+// cronOptions returns the fields of the envelope that a client sends as options.
 func cronOptions(r *sqlcgen.OjsCron) []byte {
 	w := jsonbody.Writer{}
 	w.Open()

@@ -16,9 +16,10 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
-// The dead letter queue (ojs-dead-letter section 10), under /dead-letter and, for operators' tools, under /admin/dead-letter.
+// The dead letter queue (ojs-dead-letter section 10), under /dead-letter and, for operators' tools,
+// under /admin/dead-letter.
 
-// deadLettersQuery are the parameters of a list of dead letters.
+// deadLettersQuery holds the names of the query parameters of a list of dead letters.
 const deadLettersQuery = paged + "queue type error_type since until older_than"
 
 func (s *Server) deadLetterRoutes() []route {
@@ -94,7 +95,7 @@ func (s *Server) getDeadLetter(c echo.Context) error {
 	return s.writeJob(c, http.StatusOK, &job)
 }
 
-// getDeadLetterFlat answers with the bare job, as operators' tools expect it.
+// getDeadLetterFlat answers with the job at the top of the body, as operators' tools read it.
 func (s *Server) getDeadLetterFlat(c echo.Context) error {
 	job, err := s.deadLetter(c)
 	if err != nil {
@@ -108,10 +109,10 @@ type retryRequest struct {
 	_        struct{}        `check:"only"`
 	Override json.RawMessage `json:"override" check:"object,storable"`
 
-	queue *string // to which the job moves
+	queue *string // queue that the job moves to
 }
 
-// Check refuses times that SQL would take although OJS does not.
+// Check refuses an expires_at that SQL would accept although OJS does not, and reads the queue.
 func (r *retryRequest) Check(o *jsonbody.Object) {
 	if r.Override != nil {
 		override := o.Child("override")
@@ -126,6 +127,7 @@ func (s *Server) retryDeadLetter(c echo.Context) error {
 	})
 }
 
+// runAgain retries the job of the path with call, and answers with it.
 func (s *Server) runAgain(c echo.Context, call func(*sqlcgen.Queries, context.Context, sqlcgen.RetryParams) (sqlcgen.OjsJob, error)) error {
 	id, scope, err := jobRef(c)
 	if err != nil {
@@ -173,9 +175,9 @@ func (s *Server) deleteDeadLetterSilently(c echo.Context) error {
 	return c.NoContent(http.StatusNoContent)
 }
 
-// What changes many at once.
+// Bulk requests.
 
-// queryFilter reads a filter from the query.
+// queryFilter reads a filter of dead letters from the query.
 func queryFilter(c echo.Context) (f admin.Filter, err error) {
 	if err = queryAll(c, queryText, map[string]**string{
 		"queue": &f.Queue, "type": &f.Type, "error_type": &f.ErrorType, "older_than": &f.Older,
@@ -189,14 +191,15 @@ func queryFilter(c echo.Context) (f admin.Filter, err error) {
 	return f, err
 }
 
-// innerFilter is a filter that stands by itself.
+// innerFilter is a filter in a field of its own.
 type innerFilter struct {
 	_ struct{} `check:"only"`
 	admin.Filter
 }
 
-// bulkRequest is {"filter": {...}, "limit": n, "confirm": true}. The filter may stand under filter
-// or be the body itself, but not both. Without confirm nothing is done.
+// bulkRequest is the body of a bulk request: {"filter": {...}, "limit": n, "confirm": true}. The
+// fields of the filter stand either all under filter or all in the body itself. A request without
+// confirm is refused.
 type bulkRequest struct {
 	jsonbody.Optional
 	_ struct{} `check:"only"`
@@ -206,7 +209,7 @@ type bulkRequest struct {
 	Confirm bool         `json:"confirm"`
 }
 
-// Check finds the filter and asks for the confirmation.
+// Check takes the filter from where it stands, and refuses a request that is not confirmed.
 func (r *bulkRequest) Check(o *jsonbody.Object) {
 	if r.Inner != nil {
 		jsonbody.Only(o, jsonbody.NotKnown, "filter", "limit", "confirm")
@@ -225,7 +228,7 @@ func (s *Server) purgeDeadLetters(c echo.Context) error {
 	return s.bulk(c, "deleted", (*admin.Filter).Purge)
 }
 
-// doing changes at most limit jobs that match a filter, and returns how many it changed.
+// doing changes at most limit jobs that match a filter, and returns how many it has changed.
 type doing func(f *admin.Filter, ctx context.Context, q *sqlcgen.Queries, limit int32, tenant *string) (int32, error)
 
 // counter returns how many jobs match a filter.
@@ -243,8 +246,8 @@ func (s *Server) bulk(c echo.Context, done string, do doing) error {
 	return c.JSON(http.StatusOK, map[string]any{done: n, "remaining": left})
 }
 
-// inBulk returns how many jobs were changed, and how many that match the filter are left for
-// another request; nil if they could not be counted.
+// inBulk changes the jobs that match a filter, with do. It returns how many it has changed, and how
+// many that match are left for another request. left is nil if count has failed.
 func (s *Server) inBulk(c echo.Context, filter *admin.Filter, limit int32, do doing, count counter) (n int32, left *int64, err error) {
 	if given := slices.Sorted(maps.Keys(c.QueryParams())); len(given) > 0 {
 		return 0, nil, problems.Invalid(problems.Clip(given[0]), "belongs in the body here")
@@ -257,15 +260,16 @@ func (s *Server) inBulk(c echo.Context, filter *admin.Filter, limit int32, do do
 		return 0, nil, err
 	}
 	ctx := s.queryContext(c)
-	// The upper bound of the time comes first, so that jobs that fail again during the call count
-	// neither as changed nor as left.
+	// The filter gets a bound in time before anything is changed. Jobs that fail again after it are
+	// neither changed by this request nor counted as left.
 	if err := filter.Bound(ctx, s.q, true); err != nil {
 		return 0, nil, err
 	}
 	if n, err = do(filter, ctx, s.changing(c), limit, tenant); err != nil {
 		return 0, nil, err
 	}
-	// The jobs are done, whatever becomes of this: an error would have the client do as many again.
+	// The jobs are changed already. If the count fails it is left out, because after an error the
+	// client would repeat the request, and change as many jobs again.
 	rest, err := count(filter, ctx, s.q, tenant)
 	if err != nil {
 		s.log.Warn("jobs that remain after a bulk request are not counted", "error", err)

@@ -8,19 +8,19 @@ import (
 	"time"
 )
 
-// defaultTenant is the name of the tenant of jobs that named none, which is left out of meta. It can be reconfigured at run time; an
-// answer may show the one before for half a minute.
+// defaultTenant caches the name of the tenant of jobs that named none, which is left out of meta.
+// Operators can change it at run time; an answer may show the old name for up to 30 seconds.
 type defaultTenant struct {
 	read func(context.Context) (string, error)
 	log  *slog.Logger
 
 	known atomic.Pointer[string] // nil until it has been read
 
-	mu       sync.Mutex // of who reads it
+	mu       sync.Mutex // held while the name is read; protects failedAt
 	failedAt time.Time
 }
 
-// refresh reads it again and again until ctx ends.
+// refresh reads the name until ctx ends: every 30 seconds, and a second after a failure.
 func (d *defaultTenant) refresh(ctx context.Context) {
 	for {
 		d.mu.Lock()
@@ -38,8 +38,9 @@ func (d *defaultTenant) refresh(ctx context.Context) {
 	}
 }
 
-// name asks the database only where nothing has been read yet, and not within a second of a failure: each answer would wait for so long
-// while the database is away. It is empty if it is not known.
+// name returns the name, or "" if it is not known. It asks the database only if nothing has been
+// read yet, and not within a second of a failure: otherwise each answer would wait for a second
+// while the database is away.
 func (d *defaultTenant) name() string {
 	if known := d.known.Load(); known != nil {
 		return *known
@@ -55,7 +56,7 @@ func (d *defaultTenant) name() string {
 	return ""
 }
 
-// ask reads the name, and reports whether it could; for one at a time.
+// ask reads the name, and reports whether it could. mu is held.
 func (d *defaultTenant) ask() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()

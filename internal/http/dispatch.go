@@ -25,7 +25,8 @@ func (s *Server) dispatchRoutes() []route {
 	})
 }
 
-// dispatching is a handler that reads or changes whether dispatch is held, for all tenants.
+// dispatching returns a handler that reads or changes, by call, whether dispatch is held for all
+// tenants. It answers with the result.
 func (s *Server) dispatching(call func(*sqlcgen.Queries, context.Context) (sqlcgen.OjsDispatch, error)) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		if err := forAllTenants(c, "dispatch cannot be held"); err != nil {

@@ -1,7 +1,10 @@
-// Package httpapi is the OJS HTTP binding: routes, handlers, JSON shapes, headers and limits of bodies. What a request means is decided in
-// SQL: a handler reads the request, calls one function with the tenant, and writes the answer. It never picks the status of an error.
+// Package httpapi serves the OJS HTTP binding: routes, handlers, JSON shapes, headers and limits of
+// bodies. SQL decides what a request means: a handler reads the request, calls one SQL function
+// with the tenant, and writes the answer. The status of an error comes from the table ojs.problem
+// by the error's code (errors.go).
 //
-// A file uses only names of files that stand after it in this list (methods of Server may stand anywhere):
+// A file uses only names that are declared in files after it in this list. Methods of Server may be
+// declared in any file:
 //
 //	Routes, and the server:    server serve metrics queuemetrics lacking system
 //	Jobs and workers:          jobs deadletters results cron enqueue partial settle fetch workers events
@@ -10,5 +13,6 @@
 //	Who may, and how much:     admit auth keyring errors refusals respond route scope page room
 //	What a request carries:    config tenantheader request bounds defaulttenant background
 //
-// The directory is called http and the package is not, so that net/http keeps its name.
+// The directory is named http and the package httpapi, so that files can import net/http under its
+// own name.
 package httpapi

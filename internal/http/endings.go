@@ -11,32 +11,37 @@ import (
 )
 
 const (
-	firstPoll = 50 * time.Millisecond // after somebody new waits; each poll after it comes twice as late
+	firstPoll = 50 * time.Millisecond // pause after a new request waits; it doubles with each poll
 	lastPoll  = time.Second
 )
 
-// endings tells requests that wait for the results of jobs when those have ended. One statement per poll asks about the jobs of all
-// requests, and nothing is asked while nobody waits.
+// endings tells requests that wait for results when their jobs have ended. One statement per poll
+// asks about the jobs of all waiting requests. The first request that waits starts the goroutine
+// that polls, and the last one that leaves ends it, so an idle server asks nothing.
 type endings struct {
-	over       func(context.Context, []awaited) ([]awaited, error) // those of the jobs that nobody needs to wait for any longer
+	over       func(context.Context, []awaited) ([]awaited, error) // returns the jobs that have ended or are gone (jobsOver)
 	background *background
 
+	// mu protects the fields below, and the lists in jobs. newer and idle belong to the goroutine
+	// that polls now; each such goroutine gets its own.
 	mu    sync.Mutex
 	jobs  map[awaited][]*ending
-	newer chan struct{} // somebody new waits
-	idle  chan struct{} // closed when nobody waits any more
+	newer chan struct{} // receives a value when a new request waits
+	idle  chan struct{} // closed when no request waits any more
 }
 
 // awaited is a job of a tenant; the tenant "" stands for any.
 type awaited struct{ id, tenant string }
 
-// ending is what one request waits for. err is set when over is closed because the poll failed.
+// ending is what one request waits for. over is closed when the job has ended or is gone, or when
+// the poll has failed. err then says why the poll failed; read it only after over is closed.
 type ending struct {
 	over chan struct{}
 	err  error
 }
 
-// wait returns what tells that a job has ended or is gone. stop has to be called.
+// wait registers a request that waits for a job, and returns its ending. The caller must call stop
+// when it no longer waits: otherwise the polls never end.
 func (e *endings) wait(id string, scope *string) (w *ending, stop func()) {
 	job := awaited{id: id}
 	if scope != nil {
@@ -65,7 +70,8 @@ func (e *endings) wait(id string, scope *string) (w *ending, stop func()) {
 	}
 }
 
-// forget ends the polls when nobody waits any more.
+// forget removes a job for which no request waits, and ends the polls after the last one. mu is
+// held.
 func (e *endings) forget(job awaited) {
 	if len(e.jobs[job]) == 0 {
 		delete(e.jobs, job)
@@ -75,7 +81,7 @@ func (e *endings) forget(job awaited) {
 	}
 }
 
-// tell ends the waiting for a job.
+// tell ends the waits of all requests for a job; err says why the poll failed.
 func (e *endings) tell(job awaited, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -91,6 +97,7 @@ func (e *endings) tell(job awaited, err error) {
 	e.forget(job)
 }
 
+// poll asks about the awaited jobs, with pauses, until no request waits (idle) or the server stops.
 func (e *endings) poll(ctx context.Context, newer, idle <-chan struct{}) {
 	pause := firstPoll
 	due := time.Now().Add(pause)
@@ -101,7 +108,8 @@ func (e *endings) poll(ctx context.Context, newer, idle <-chan struct{}) {
 		case <-idle:
 			return
 		case <-newer:
-			// However many come, polls go on at the shortest interval.
+			// A new request brings the next poll forward and never puts it off. Otherwise a steady
+			// stream of new requests would keep all of them waiting.
 			pause = firstPoll
 			due = earlier(due, time.Now().Add(pause))
 			continue
@@ -116,6 +124,7 @@ func (e *endings) poll(ctx context.Context, newer, idle <-chan struct{}) {
 			return err
 		})
 		if err != nil {
+			// A failed poll ends all waits with its error.
 			over = jobs
 		}
 		for _, job := range over {

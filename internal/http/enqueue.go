@@ -51,8 +51,8 @@ func (s *Server) enqueue(c echo.Context) error {
 	return s.writeJob(c, http.StatusCreated, &row)
 }
 
-// enqueueBatch enqueues all jobs of a batch or none. With atomicity partial each of them succeeds
-// or fails by itself.
+// enqueueBatch enqueues all jobs of a batch or none. With atomicity partial each job succeeds or
+// fails by itself.
 func (s *Server) enqueueBatch(c echo.Context) error {
 	req, err := s.body(c, s.limits.BatchBody, false)
 	if err != nil {
@@ -110,8 +110,8 @@ func (s *Server) enqueueBatch(c echo.Context) error {
 	return writeBlob(c, http.StatusCreated, w.B)
 }
 
-// readJobs reads the envelopes of a batch. The error is about the first one with a fault, and has
-// its index.
+// readJobs reads the envelopes of a batch. It fails with the first that is no object, or else with
+// the first that has a fault. The error holds the index in the batch.
 func readJobs(items []jsonbody.Member, header *string, headerName string) (sent []*jsonbody.Object, jobs []*dispatch.NewJob, err error) {
 	now := time.Now()
 	sent, jobs = make([]*jsonbody.Object, len(items)), make([]*dispatch.NewJob, len(items))
@@ -128,7 +128,7 @@ func readJobs(items []jsonbody.Member, header *string, headerName string) (sent 
 	return sent, jobs, nil
 }
 
-// atIndex adds the index of the job in its batch to the details of an error.
+// atIndex adds the index of a job in its batch to the details of an error, and returns the error.
 func atIndex(err error, i int) error {
 	var known *pg.Error
 	if errors.As(err, &known) {
@@ -137,8 +137,8 @@ func atIndex(err error, i int) error {
 	return err
 }
 
-// enqueueOnce enqueues the jobs of a request with an idempotency key, or returns the answer that
-// this key got before.
+// enqueueOnce enqueues jobs under an idempotency key. If a request with that key was answered
+// before, it returns the jobs of that answer and sets the header Idempotency-Replayed.
 func (s *Server) enqueueOnce(c echo.Context, key *idempotency, jobs []*dispatch.NewJob, tenant *string) ([]sqlcgen.OjsJob, error) {
 	rows, replayed, err := s.dispatch.EnqueueOnce(c.Request().Context(), key.Key, jobs, tenant)
 	if replayed {
@@ -150,12 +150,14 @@ func (s *Server) enqueueOnce(c echo.Context, key *idempotency, jobs []*dispatch.
 	return rows, s.db.Err(err)
 }
 
+// writeJob answers with a job under job, which gets the attributes in more, too.
 func (s *Server) writeJob(c echo.Context, status int, job *sqlcgen.OjsJob, more ...jsonbody.Attr) error {
 	w := jsonbody.Writer{}
 	w.Open()
 	w.Key("job")
 	w.B = s.wire().appendJob(w.B, job, more...)
-	// The official command-line tool looks for them here, and prints nothing where they are not.
+	// The official command-line tool reads these fields here, and prints nothing if they are
+	// missing.
 	w.Text("id", job.ID)
 	w.Text("type", job.Type)
 	w.Text("queue", job.Queue)

@@ -15,45 +15,52 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/problems"
 )
 
-// From the envelope a client sends to a dispatch.NewJob. The envelope has up to three spellings of a
-// field (options.queue, the core's top-level queue, an SDK's alias); SQL has one. Values are the
-// client's own bytes, so that digits, key order and whitespace inside args survive.
+// This file reads the envelope that a client sends into a dispatch.NewJob. A field of the envelope
+// has up to three spellings (options.queue, the core's top-level queue, an SDK's alias); SQL has
+// one. Values stay the client's own bytes, so that digits, key order and whitespace inside args
+// survive.
 //
-// What becomes of each attribute of the envelope:
-//   - type, args, id, meta: themselves. options.metadata and options.meta are merged into meta; meta wins.
-//   - queue, priority, retry, tags, max_attempts, timeout_ms, visibility_timeout_ms,
-//     scheduled_at, delay_until, expires_at: accepted in options and at the top; two that
-//     disagree are refused. timeout, in seconds, stands for timeout_ms, in both places. options.pending.
-//   - any other option is kept verbatim and comes back under options. A top-level unique counts
-//     as the option.
-//   - attributes this server writes (state, attempt, created_at, ...) are ignored (ojs-core 5.3).
-//   - any other attribute is kept verbatim and comes back where it was (ojs-core 5.5).
+// The attributes of the envelope:
+//  - type, args, id and meta are taken as they are. options.metadata and options.meta are merged
+//    into meta; meta wins.
+//  - queue, priority, retry, tags, max_attempts, timeout_ms, visibility_timeout_ms, scheduled_at,
+//    delay_until and expires_at are accepted in options and at the top; two that disagree are
+//    refused. timeout, in seconds, stands for timeout_ms, in both places. pending is accepted in
+//    options only.
+//  - Any other option is kept verbatim and comes back under options. A top-level unique counts as
+//    the option.
+//  - Attributes that this server writes (state, attempt, created_at, ...) are ignored: ojs-core
+//    section 5.3.
+//  - Any other attribute is kept verbatim and comes back where it was (ojs-core 5.5).
 
-// written are the attributes of a job that this server writes itself, so they are never taken
-// from a client nor from stored unknown attributes.
+// written holds the attributes of a job that this server writes itself. No unknown attribute that
+// is kept or written has one of these names.
 var written = jsonbody.Set("specversion", "id", "type", "queue", "state", "args", "meta", "priority", "attempt", "max_attempts",
 	"created_at", "enqueued_at", "started_at", "completed_at", "cancelled_at", "discarded_at", "scheduled_at", "expires_at",
 	"next_attempt_at", "retry_delay_ms", "timeout_ms", "visibility_timeout_ms", "tags", "retry", "options", "unique",
 	"error", "errors", "result", "result_stored_at", "result_expires_at", "result_size_bytes", "lease", "lease_expires_at",
 	"worker_id", "previous_state", "activated_at", "re_enqueued_at")
 
-// optionColumns are the options that SQL has a parameter for.
+// optionColumns are the options that have a parameter in SQL.
 var optionColumns = jsonbody.Set("queue", "priority", "retry", "tags", "max_attempts", "timeout_ms", "visibility_timeout_ms",
 	"scheduled_at", "delay_until", "expires_at", "pending", "metadata", "meta", "timeout")
 
-// topLevel are core spellings consumed from the top of the envelope although no attribute of
-// that name comes back.
+// topLevel are spellings of the core that are read from the top of the envelope, although no
+// attribute of that name comes back.
 var topLevel = jsonbody.Set("timeout", "delay_until")
 
-// envelopeNames are the attributes that a client may mean. ojs._misspelt, which is asked only once there are a type and args, has the
-// same; a test compares them.
+// envelopeNames are the attributes that a client may mean by a misspelt name. SQL has the same list
+// (ojs._misspelt) and uses it for envelopes that have a type and args; a test compares the two
+// lists.
 var envelopeNames = []string{
 	"id", "type", "args", "meta", "queue", "priority", "retry", "tags", "options", "max_attempts", "timeout", "timeout_ms",
 	"visibility_timeout_ms", "scheduled_at", "delay_until", "expires_at", "specversion", "schema", "unique", "result_ttl", "cost",
 	"rate_limit",
 }
 
-// readJob reads an envelope. Faults go to the envelope's shared fault. The job's tenant is nil where nobody named one.
+// readJob reads an envelope into a job. Faults go to the envelope's shared fault. header is the
+// tenant of the request, and headerName the header that named it. The job's tenant is nil if
+// neither the request nor meta names one.
 func readJob(job *jsonbody.Object, header *string, headerName string, now time.Time) *dispatch.NewJob {
 	options := job.Child("options")
 	if options == nil {
@@ -80,15 +87,16 @@ func readJob(job *jsonbody.Object, header *string, headerName string, now time.T
 	return e.NewJob
 }
 
+// envelope holds what readJob reads from, and the job that it fills.
 type envelope struct {
-	*dispatch.NewJob // what is read
+	*dispatch.NewJob // the job that is filled
 
 	job     *jsonbody.Object
 	options *jsonbody.Object
 	now     time.Time
 }
 
-// core reads what stands at the top of the envelope only.
+// core reads the attributes that only stand at the top of the envelope.
 func (e *envelope) core() {
 	job := e.job
 	if v := job.Text("specversion"); v != nil && *v != "1.0" && *v != "1.0.0" && *v != "1.0.0-rc.1" {
@@ -114,7 +122,7 @@ func (e *envelope) core() {
 	job.Text("schema") // an unknown attribute to this server, but the core says it is a string
 }
 
-// either takes a field from options or from the top of the envelope.
+// either reads a field from options or from the top of the envelope. It fails if the two disagree.
 func (e *envelope) either(key, want string) []byte {
 	a, b := e.options.Typed(key, want), e.job.Typed(key, want)
 	if a == nil {
@@ -126,7 +134,7 @@ func (e *envelope) either(key, want string) []byte {
 	return a
 }
 
-// where says which spelling of a field the client used.
+// where returns the path of a field as the client spelled it.
 func (e *envelope) where(key string) string {
 	if e.options.Raw(key) != nil {
 		return e.options.At(key)
@@ -134,10 +142,12 @@ func (e *envelope) where(key string) string {
 	return e.job.At(key)
 }
 
+// disagree refuses two spellings of one field that have different values.
 func (e *envelope) disagree(one, other string) {
 	e.job.Fail(problems.Invalid(one, "disagrees with %s", other))
 }
 
+// integer is either for a whole number.
 func (e *envelope) integer(key string) *int32 {
 	a, b := e.options.Integer(key, -1<<31), e.job.Integer(key, -1<<31)
 	if a == nil {
@@ -149,7 +159,8 @@ func (e *envelope) integer(key string) *int32 {
 	return a
 }
 
-// timeout knows the core's attribute in seconds (0: no limit) beside the option in milliseconds.
+// timeout returns the timeout in milliseconds, from timeout_ms or from the core's timeout, which is
+// in seconds (0: no limit). It fails if they disagree.
 func (e *envelope) timeout() *int32 {
 	seconds, at := e.job.Integer("timeout", 0), e.job.At("timeout")
 	if v := e.options.Integer("timeout", 0); v != nil {
@@ -174,8 +185,9 @@ func (e *envelope) timeout() *int32 {
 	return &ms
 }
 
-// times takes a time that may be spelled several ways. What counts from now is counted by the
-// database, whose clock says when it has come.
+// times reads a time that may have several names. It returns a time relative to now as the client
+// wrote it, because the database adds it to its own clock, which also decides when the time has
+// come.
 func (e *envelope) times(names ...string) (text []byte) {
 	var at *time.Time
 	var from string
@@ -197,7 +209,7 @@ func (e *envelope) times(names ...string) (text []byte) {
 	return text
 }
 
-// meta joins meta, options.metadata and options.meta, and settles whose job it is.
+// meta merges meta, options.metadata and options.meta, and reads the job's tenant.
 func (e *envelope) meta(header *string, headerName string) {
 	sources := [...]*jsonbody.Object{e.job.Child("meta"), e.options.Child("metadata"), e.options.Child("meta")}
 	names := [...]string{"meta", "metadata", "meta"}
@@ -227,7 +239,7 @@ func (e *envelope) meta(header *string, headerName string) {
 	}
 }
 
-// merged adds those of more to fields that are not there.
+// merged returns fields and those members of more whose keys fields does not have.
 func merged(fields, more []jsonbody.Member) []jsonbody.Member {
 	given := make(map[string]bool, len(fields))
 	for _, m := range fields {
@@ -242,7 +254,8 @@ func merged(fields, more []jsonbody.Member) []jsonbody.Member {
 	return fields
 }
 
-// tenant is whose job it is: the header's, which the first tenant_id in meta must not contradict, or that tenant_id.
+// tenant returns the job's tenant: the header's, or else the first tenant_id in meta. It fails if
+// the two differ.
 func (e *envelope) tenant(metas []*jsonbody.Object, header *string, headerName string) *string {
 	for _, o := range metas {
 		if o == nil || !o.Has("tenant_id") {
@@ -268,7 +281,7 @@ func (e *envelope) tenant(metas []*jsonbody.Object, header *string, headerName s
 	return header
 }
 
-// leftovers keeps the options and attributes that SQL has no parameter for.
+// leftovers keeps the options and the attributes that have no parameter in SQL.
 func (e *envelope) leftovers() {
 	var options, extra []jsonbody.Member
 	for _, m := range e.options.Fields {
@@ -298,7 +311,8 @@ func (e *envelope) leftovers() {
 	}
 }
 
-// noTenant refuses a tenant that is named at the top of an object: passed over, the job would be another one's.
+// noTenant refuses a tenant at the top of an object. If it were ignored, the job would belong to
+// another tenant.
 func noTenant(o *jsonbody.Object) {
 	for _, name := range [...]string{"tenant", "tenant_id"} {
 		if o.Raw(name) != nil {
@@ -309,8 +323,8 @@ func noTenant(o *jsonbody.Object) {
 	}
 }
 
-// locate turns SQL's name of a field into the path the client wrote: retry.max_attempts of the
-// fourth job of a batch is jobs[3].options.retry.max_attempts.
+// locate turns SQL's name of a field into the path that the client wrote: retry.max_attempts of the
+// fourth job of a batch becomes jobs[3].options.retry.max_attempts.
 func locate(job *jsonbody.Object, header string, field string) string {
 	first, rest := field, ""
 	if i := strings.IndexAny(field, ".["); i >= 0 {
@@ -349,7 +363,8 @@ func locate(job *jsonbody.Object, header string, field string) string {
 	return job.At(first) + rest
 }
 
-// relocate says of an error of ojs.enqueue_rows or ojs.enqueue_once where the client wrote what it is about. key may be nil.
+// relocate changes an error of ojs.enqueue_rows or ojs.enqueue_once so that it names the field as
+// the client wrote it. key may be nil. batch says that the client sent a list of jobs.
 func relocate(err error, key *idempotency, jobs []*jsonbody.Object, header string, batch bool) {
 	var known *pg.Error
 	if !errors.As(err, &known) || known.Status >= http.StatusInternalServerError {
@@ -357,9 +372,9 @@ func relocate(err error, key *idempotency, jobs []*jsonbody.Object, header strin
 	}
 	index, one := number(known.Details["index"])
 	if batch && !one {
-		index = -1 // it is about all of them
+		index = -1 // the error is about all of them
 	} else if !batch {
-		index = 0 // it came with other clients' jobs, and its place among them means nothing to this one
+		index = 0 // an index counts jobs of other clients, too, with which the job was sent to SQL
 		delete(known.Details, "index")
 	}
 	field, _ := known.Details["field"].(string)
@@ -377,9 +392,11 @@ func relocate(err error, key *idempotency, jobs []*jsonbody.Object, header strin
 	}
 }
 
-// amongJobs begins what is said of one of several jobs, and of the only one of a request, which came with others'.
+// amongJobs matches the start of a message about one of several jobs. The only job of a request
+// gets it, too, if it was sent to SQL together with jobs of other clients.
 var amongJobs = regexp.MustCompile(`^jobs\[\d+\]: `)
 
+// number returns v as an int, and whether it is a number.
 func number(v any) (int, bool) {
 	switch v := v.(type) {
 	case float64:

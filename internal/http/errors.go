@@ -19,11 +19,11 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/problems"
 )
 
-// docsURL is the page that explains every error code. The specification has pages for few of them.
+// docsURL is the page that explains every code. The specification has pages for few of them.
 const docsURL = "https://github.com/ojs-pg/ojs-pg/blob/main/docs/http-api.md#errors"
 
-// problemWriter gives every error its code and status, from the table ojs.problem, and writes it.
-// No other code writes an error.
+// problemWriter gives errors the statuses that ojs.problem has for their codes, and answers
+// requests with them. byCode is filled by newProblems and only read after that.
 type problemWriter struct {
 	db     *pg.DB
 	log    *slog.Logger
@@ -33,14 +33,15 @@ type problemWriter struct {
 	tenant  TenantHeaders
 }
 
-// newProblems makes a problemWriter from the rows of ojs.problem that db has loaded.
+// newProblems makes a problemWriter with the rows of ojs.problem that db has loaded.
 func newProblems(db *pg.DB, log *slog.Logger, background *background) *problemWriter {
 	p := &problemWriter{
 		db: db, log: log, byCode: map[string]pg.Problem{}, tenant: KnownTenantHeaders,
 		refused: refusals{db: db, log: log, background: background},
 	}
 	for _, state := range slices.Sorted(maps.Keys(db.Problems())) {
-		// Several SQLSTATEs share a code; the first one of OJ is the code's own.
+		// Several SQLSTATEs share a code. The code's own row is the first whose SQLSTATE begins
+		// with OJ.
 		row := db.Problems()[state]
 		if known, taken := p.byCode[row.Code]; !taken || row.SQLState[:2] == "OJ" && known.SQLState[:2] != "OJ" {
 			p.byCode[row.Code] = row
@@ -49,8 +50,8 @@ func newProblems(db *pg.DB, log *slog.Logger, background *background) *problemWr
 	return p
 }
 
-// write answers a request with an error; it is echo's error handler. If a part of an answer has
-// been sent, it breaks the connection off instead.
+// write answers a request with an error. It is echo's error handler. If the answer has begun
+// already, it is cut off.
 func (p *problemWriter) write(err error, c echo.Context) {
 	r := c.Request()
 	log := p.log.With("request_id", requestID(c), "method", r.Method, "path", r.URL.Path).With(p.about(c)...)
@@ -60,12 +61,12 @@ func (p *problemWriter) write(err error, c echo.Context) {
 		return
 	case c.Response().Committed:
 		log.Error("the response broke off", "error", err)
-		// Left to end in good order, half an answer would look like a whole one.
+		// If the response ended normally, half an answer would look like a whole one.
 		panic(http.ErrAbortHandler)
 	}
 	left := r.Context().Err() != nil && errors.Is(err, context.Canceled)
 	if left {
-		// Nobody may be there to read it, but without a status the answer would be an empty 200.
+		// The client has probably gone. But without a status the answer would be an empty 200.
 		err = &pg.Error{Code: problems.CodeAway, Message: "the request ended before there was an answer", Err: err}
 	}
 	problem := p.classify(err)
@@ -75,7 +76,7 @@ func (p *problemWriter) write(err error, c echo.Context) {
 	switch {
 	case problem.Status < 500 || left || problem.Status == http.StatusNotImplemented || problem.Status == http.StatusInsufficientStorage:
 	case problem.Status == http.StatusServiceUnavailable && problem.Err == nil:
-		level = slog.LevelWarn // nothing failed: there was no room
+		level = slog.LevelWarn // nothing failed: the server had no capacity left
 	default:
 		level = slog.LevelError
 	}
@@ -97,7 +98,8 @@ func (p *problemWriter) write(err error, c echo.Context) {
 	}
 }
 
-// limitHeaders sets Retry-After and the headers that tell how much of a limit is used.
+// limitHeaders sets the headers of a refusal by a limit: when the client may try again, and how
+// much of the limit is used.
 func limitHeaders(h http.Header, problem *pg.Error) {
 	if problem.Status != http.StatusTooManyRequests && problem.Status != http.StatusInsufficientStorage {
 		return
@@ -126,16 +128,16 @@ func limitHeaders(h http.Header, problem *pg.Error) {
 	}
 }
 
-// concealDepth removes the depth of a full queue from an error for a tenant, and leaves the bound:
-// a tenant must not learn how many jobs other tenants have.
+// concealDepth replaces the depth of a full queue by its bound for a tenant, which must not learn
+// how many jobs other tenants have in the queue.
 func concealDepth(c echo.Context, problem *pg.Error) {
 	if _, told := problem.Details["depth"]; told && isTenants(c) {
 		problem.Details["depth"] = problem.Details["bound"]
 	}
 }
 
-// about returns attributes for the log: the principal of the request, and the tenant, queue or job
-// that its header and path name.
+// about returns attributes for the log: the caller of a request, and the tenant, queue or job that
+// its headers and its path name. It does not read the body.
 func (p *problemWriter) about(c echo.Context) (attrs []any) {
 	tenant, _, err := p.tenant.read(c.Request().Header)
 	if who := principalOf(c); who != nil {
@@ -155,7 +157,8 @@ func (p *problemWriter) about(c echo.Context) (attrs []any) {
 	return attrs
 }
 
-// nameHeader replaces SQL's parameter name by the name of the header in an error about the tenant.
+// nameHeader puts the header's name into an error about the tenant, where SQL has the name of its
+// own parameter.
 func (p *problemWriter) nameHeader(problem *pg.Error, h http.Header) {
 	p.tenant.rename(problem)
 	if _, header, err := p.tenant.read(h); err == nil && header != "" && problem.Details["field"] == "tenant" &&
@@ -164,7 +167,7 @@ func (p *problemWriter) nameHeader(problem *pg.Error, h http.Header) {
 	}
 }
 
-// locateField sets the path of the field that an error is about, as the client wrote it.
+// locateField puts the path of a field, as the client wrote it, into an error.
 func locateField(problem *pg.Error, path string) {
 	problem.Details["field"] = path
 	if problem.Fault != "" {
@@ -174,8 +177,8 @@ func locateField(problem *pg.Error, path string) {
 	}
 }
 
-// problemBody returns the OJS error object. The details that the specifications name directly under
-// error stand there as well.
+// problemBody returns the OJS error object. The details also stand directly under error, because
+// the specifications name some of them there.
 func problemBody(p *pg.Error, requestID string) map[string]any {
 	body := map[string]any{}
 	for k, v := range p.Details {
@@ -200,8 +203,9 @@ func problemBody(p *pg.Error, requestID string) map[string]any {
 	return body
 }
 
-// classify returns the error with its code and status. Errors of SQL get them from ojs.problem by
-// SQLSTATE, errors made here by their code.
+// classify returns an error with its code and status. Errors of SQL have them from ojs.problem by
+// SQLSTATE, errors of this program from the same table by code. Any other error becomes a 500 that
+// does not tell the client what failed.
 func (p *problemWriter) classify(err error) *pg.Error {
 	var known *pg.Error
 	var routing *echo.HTTPError
@@ -231,7 +235,7 @@ func (p *problemWriter) classify(err error) *pg.Error {
 	return &out
 }
 
-// routingProblem translates errors of echo's router and of net/http.
+// routingProblem translates an error of echo's router or of net/http.
 func routingProblem(err *echo.HTTPError) *pg.Error {
 	switch err.Code {
 	case http.StatusNotFound:
@@ -248,7 +252,7 @@ func routingProblem(err *echo.HTTPError) *pg.Error {
 	return &pg.Error{Code: problems.CodeInvalidRequest, Status: err.Code, Message: fmt.Sprint(err.Message)}
 }
 
-// requestID returns the id under which the response and the log name the request.
+// requestID returns the id by which the response and the log name a request.
 func requestID(c echo.Context) string {
 	return c.Response().Header().Get(requestIDHeader)
 }

@@ -33,14 +33,15 @@ type eventJSON struct {
 }
 
 const (
-	maxEvents      = 1000 // that SQL gives at once
-	maxEventFilter = 100  // types, or queues, in a query
+	maxEvents      = 1000 // most events that SQL returns at once
+	maxEventFilter = 100  // most types, or queues, in a query
 )
 
-// listEvents shows the latest events, newest first.
+// listEvents answers with the latest events, newest first.
 func (s *Server) listEvents(c echo.Context) error {
-	// Rows of jobs do not tell in which order they changed, so a page after an event would leave some out. Answered with the first page,
-	// a client that pages would read that for ever.
+	// Rows of jobs do not say in which order they changed, so a page after an event could leave
+	// some out. If the parameter were ignored, a client that pages would read the first page for
+	// ever.
 	if c.QueryParams().Has("after") {
 		return problems.Refuse(problems.CodeUnsupported, "after",
 			"events are told newest first; paging forward from one of them is not supported")
@@ -68,7 +69,8 @@ func (s *Server) listEvents(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	// One more than asked tells whether there are more. SQL would refuse one more than the most: then there may be more, if all came.
+	// One event more than asked for tells whether there are more. SQL refuses more than maxEvents:
+	// with that many, a full answer counts as a sign that there may be more.
 	most := min(limit+1, maxEvents)
 	rows, err := s.q.Events(s.queryContext(c), sqlcgen.EventsParams{
 		Types: types, Queues: queues, MaxRows: int32(most), Tenant: requestTenant(c),

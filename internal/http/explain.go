@@ -14,7 +14,8 @@ func (s *Server) explainRoutes() []route {
 	return scoped([]route{{Method: http.MethodGet, Path: v1 + "/admin/jobs/:id/explain", Scope: scopeRead, Handler: s.explainJob}})
 }
 
-// explainJob says why a job waits. To a tenant the jobs of others are unknown, and so is what these are called.
+// explainJob answers why a job waits. A tenant gets 404 for a job of another tenant, and does not
+// read the names of other tenants' jobs.
 func (s *Server) explainJob(c echo.Context) error {
 	id := c.Param("id")
 	if !jsonbody.IsUUID(id) {

@@ -41,7 +41,8 @@ type fetchRequest struct {
 	WaitMs              *int32          `json:"wait_ms" check:"0.."`
 }
 
-// Check takes each queue once. What a strategy and weights may be is said in SQL.
+// Check refuses too few or too many queues, and removes repeated ones. SQL checks strategy and
+// weights.
 func (r *fetchRequest) Check(o *jsonbody.Object) {
 	if o.Err() == nil && (len(r.Queues) < 1 || len(r.Queues) > maxFetchQueues) {
 		o.Fail(problems.Invalid("queues", "must hold between 1 and %d names", maxFetchQueues))
@@ -73,14 +74,15 @@ func (s *Server) fetch(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	// A client that hung up while the jobs were being claimed must not keep them until the lease ends, nor a handler that breaks down.
+	// If the client has hung up meanwhile, or the handler panics, the jobs go back to their queues
+	// now, and not when their leases end.
 	handed := false
 	defer func() {
 		if !handed {
 			s.dispatch.GiveBack(jobs)
 		}
 	}()
-	// The credential may have ended while the request waited.
+	// The credential may have expired while the request waited.
 	if err := s.identifyAgain(c); err != nil {
 		return err
 	}
@@ -99,10 +101,12 @@ func (s *Server) fetch(c echo.Context) error {
 	return nil
 }
 
-// handOver writes the answer, a large one bit by bit: its jobs are in memory already.
+// handOver writes the jobs of a FETCH. It writes a large answer in pieces, because the jobs are in
+// memory already, and the whole answer would take as much again.
 func (s *Server) handOver(c echo.Context, jobs []sqlcgen.OjsJob) error {
 	const bit = 1 << 20
-	// The writer itself: c is somebody else's when this has returned.
+	// Use the writer itself in the callback: after the handler has returned, c may belong to
+	// another request.
 	rc := http.NewResponseController(c.Response().Writer)
 	defer context.AfterFunc(s.handing, func() { _ = rc.SetWriteDeadline(time.Now()) })()
 	out, w := s.wire(), jsonbody.Writer{}
@@ -136,6 +140,7 @@ func (s *Server) handOver(c echo.Context, jobs []sqlcgen.OjsJob) error {
 	return flush(c)
 }
 
+// leaseOf returns the attributes that only FETCH adds to a job: its lease, and when that ends.
 func leaseOf(j *sqlcgen.OjsJob) []jsonbody.Attr {
 	var more []jsonbody.Attr
 	if j.Lease != nil {
@@ -147,8 +152,9 @@ func leaseOf(j *sqlcgen.OjsJob) []jsonbody.Attr {
 	return more
 }
 
-// wait is how long the client is willing to wait for a job: wait_ms in the body, else the
-// preference of RFC 7240. Longer than the limit becomes the limit, and the answer says so.
+// wait returns how long the client will wait for a job: wait_ms in the body, or else the preference
+// wait of RFC 7240. It is at most Limits.Wait. If the preference is used, the answer says how long
+// the server waits.
 func (s *Server) wait(c echo.Context, bodyMs *int32) time.Duration {
 	limit := s.limits.Wait
 	if bodyMs != nil {
@@ -170,8 +176,9 @@ func (s *Server) wait(c echo.Context, bodyMs *int32) time.Duration {
 	return 0
 }
 
-// allowWait is wait, counts the request among those that wait, and lifts the deadlines that would end the connection, and with it the
-// request, meanwhile.
+// allowWait returns what wait returns. It counts a request that waits (mayWait), and moves the
+// deadlines of its connection, which would otherwise end the request while it waits. It fails if
+// too many requests of the tenant wait.
 func (s *Server) allowWait(c echo.Context, bodyMs *int32) (time.Duration, error) {
 	wait := s.wait(c, bodyMs)
 	if wait == 0 {
@@ -190,7 +197,8 @@ func (s *Server) allowWait(c echo.Context, bodyMs *int32) (time.Duration, error)
 	return wait, nil
 }
 
-// representation is whether the answer is to hold the whole job: it does unless the preference of RFC 7240 says otherwise.
+// representation reports whether the answer is to hold the whole job. It is, unless the preference
+// return of RFC 7240 asks for a minimal answer.
 func representation(c echo.Context) bool {
 	for name, value := range preferences(c) {
 		if !strings.EqualFold(name, "return") {
@@ -205,7 +213,7 @@ func representation(c echo.Context) bool {
 	return true
 }
 
-// preferences are the names and values of the Prefer headers.
+// preferences returns the names and values of the Prefer headers.
 func preferences(c echo.Context) iter.Seq2[string, string] {
 	return func(yield func(string, string) bool) {
 		for _, header := range c.Request().Header.Values("Prefer") {

@@ -17,14 +17,17 @@ const (
 	replayedHeader    = "Idempotency-Replayed"
 )
 
-// idempotency is the key of an enqueue that may be repeated, and where the client wrote it.
+// idempotency is the idempotency key of an enqueue, which makes the request safe to repeat. Keys
+// and their answers are stored in the database, not here.
 type idempotency struct {
 	dispatch.Key
-	field string
+	field string // header or field of the body in which the client sent the key
 }
 
-// idempotencyKey reads the header or, where inBody, the field beside jobs; nil if there is neither. The header wins. A request is the
-// same if path, tenant header and body are, byte for byte.
+// idempotencyKey reads the key from the header or, with inBody, from the field next to jobs; nil if
+// there is neither. The header wins. It fails if the key is empty, too long or no text. The
+// fingerprint is a hash of the path, the tenant and the body: two requests with one key are the
+// same request only if these are equal, byte for byte.
 func idempotencyKey(c echo.Context, req *jsonbody.Object, inBody bool) (*idempotency, error) {
 	h := c.Request().Header
 	var key string

@@ -57,7 +57,7 @@ func (s *Server) getJob(c echo.Context) error {
 	return s.writeJob(c, http.StatusOK, &job, result...)
 }
 
-// patchRequest names what can be changed of a job while it waits.
+// patchRequest holds what can be changed of a job while it waits.
 type patchRequest struct {
 	_        struct{}        `check:"configurable"`
 	Priority json.RawMessage `json:"priority" check:"required"`
@@ -66,10 +66,10 @@ type patchRequest struct {
 	priority int32
 }
 
-// priorityNames are those of the public suite.
+// priorityNames are the names that the public conformance suite gives to priorities.
 var priorityNames = map[string]int32{"high": 10, "normal": 0, "low": -10}
 
-// Check reads the priority, a number or a name.
+// Check reads the priority, which is a number or a name.
 func (r *patchRequest) Check(o *jsonbody.Object) {
 	if jsonbody.Kind(r.Priority) != "string" {
 		if n := o.Integer("priority", -100); n != nil {
@@ -103,7 +103,7 @@ func (s *Server) patchJob(c echo.Context) error {
 	return writeBlob(c, http.StatusOK, s.wire().appendJob(nil, &job))
 }
 
-// getJobFlat answers with the bare job, as operators' tools expect it.
+// getJobFlat answers with the job at the top of the body, as operators' tools read it.
 func (s *Server) getJobFlat(c echo.Context) error {
 	job, result, err := s.jobOfPath(c)
 	if err != nil {
@@ -112,7 +112,7 @@ func (s *Server) getJobFlat(c echo.Context) error {
 	return writeBlob(c, http.StatusOK, s.wire().appendJob(nil, &job, result...))
 }
 
-// jobOfPath reads the job that the path names, with its result.
+// jobOfPath reads the job that a path names, and the attributes of its result if it has one.
 func (s *Server) jobOfPath(c echo.Context) (job sqlcgen.OjsJob, result []jsonbody.Attr, err error) {
 	id, scope, err := jobRef(c)
 	if err != nil {
@@ -138,7 +138,8 @@ func (s *Server) cancel(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	// The job is cancelled, whatever becomes of this: an error would have the client try again and read that it may not.
+	// The job is cancelled already. If this query fails, previous_state is left out: after an error
+	// the client would try again, and read that the job cannot be cancelled.
 	var before []jsonbody.Attr
 	from, err := s.q.CancelledFrom(s.queryContext(c), sqlcgen.CancelledFromParams{Tenant: job.TenantID, ID: job.ID})
 	if err == nil {
@@ -165,24 +166,24 @@ func (s *Server) activate(c echo.Context) error {
 
 // Jobs in lists and in bulk (ojs-admin-api sections 7 and 8).
 
-// states of a job; the first so many do not last.
+// states are the states of a job. The first five of them, liveStates, are not final.
 var (
 	states     = []string{"scheduled", "available", "pending", "active", "retryable", "completed", "cancelled", "discarded"}
 	liveStates = states[:5]
 )
 
-// jobFilter picks jobs.
+// jobFilter selects jobs.
 type jobFilter struct {
 	Queue    *string    `json:"queue" check:"name"`
 	State    *string    `json:"state" check:"name"`
 	Type     *string    `json:"type" check:"name"`
 	Tenant   *string    `json:"tenant" check:"name"`
-	TenantID *string    `json:"tenant_id" check:"name"` // the same
+	TenantID *string    `json:"tenant_id" check:"name"` // the same as tenant
 	Since    *time.Time `json:"since"`
 	Until    *time.Time `json:"until"`
 }
 
-// among refuses the filter if its state is not in known.
+// among refuses a filter whose state is not one of known. at is the path of the state.
 func (f *jobFilter) among(known []string, at string) error {
 	if f.State != nil && !slices.Contains(known, *f.State) {
 		return problems.Invalid(at, "must be one of %v", known)
@@ -190,15 +191,15 @@ func (f *jobFilter) among(known []string, at string) error {
 	return nil
 }
 
-// narrow restricts the filter to one tenant: the one that it names, or that of the request. To a
-// tenant every other tenant is unknown.
+// narrow limits the filter to the tenant of the request, if there is one. It fails with 404 if the
+// filter names another tenant.
 func (f *jobFilter) narrow(own *string) (err error) {
 	f.Tenant, err = narrowTenant("tenant", f.Tenant, own)
 	return err
 }
 
-// jobLine is a job in a list, without what its producer sent, which may be large: GET /jobs/{id}
-// has it.
+// jobLine is a job in a list. It leaves out what a producer put into the job, which may be large:
+// GET /jobs/{id} has it.
 type jobLine struct {
 	ID          string     `json:"id"`
 	TenantID    string     `json:"tenant_id"`
@@ -218,6 +219,7 @@ type jobLine struct {
 	WorkerID    *string    `json:"worker_id,omitempty"`
 }
 
+// lineOf returns a job as it stands in a list.
 func lineOf(j *sqlcgen.ListJobsRow) jobLine {
 	line := jobLine{
 		ID: j.ID, TenantID: j.TenantID, Type: j.Type, Queue: j.Queue, State: j.State, Priority: j.Priority, Attempt: j.Attempt,
@@ -235,9 +237,9 @@ func lineOf(j *sqlcgen.ListJobsRow) jobLine {
 	return line
 }
 
-// page reads the jobs after a cursor, and returns the cursor of the next page, nil if there is
-// none. It looks at about 10,000 jobs at most, so a page may hold fewer than limit although more
-// follow.
+// page reads a page of jobs after the cursor before. It returns the cursor of the next page, or nil
+// if there is none. It looks at 10,000 jobs or a few more, so a page may hold fewer than limit
+// although there are more.
 func (f *jobFilter) page(ctx context.Context, q *sqlcgen.Queries, before *string, skip, limit int, known []string) (
 	rows []sqlcgen.ListJobsRow, next *string, err error,
 ) {
@@ -307,7 +309,7 @@ func (s *Server) jobsOf(c echo.Context, tenant *string) error {
 	return c.JSON(http.StatusOK, listed("jobs", items, page))
 }
 
-// queryJobs reads which jobs are asked for, and behind which.
+// queryJobs reads the filter of a list of jobs, and the cursor that the page begins after.
 func queryJobs(c echo.Context) (f jobFilter, before *string, err error) {
 	if f.Tenant, err = queryTenant(c); err != nil {
 		return f, nil, err
@@ -331,13 +333,13 @@ func queryJobs(c echo.Context) (f jobFilter, before *string, err error) {
 	return f, before, f.among(states, "state")
 }
 
-// cancelFilter is a filter of jobs that have not ended.
+// cancelFilter selects jobs that have not ended.
 type cancelFilter struct {
 	_ struct{} `check:"only"`
 	jobFilter
 }
 
-// Check takes both names of the tenant, and refuses other states.
+// Check accepts both names of the tenant, and refuses states of jobs that have ended.
 func (f *cancelFilter) Check(o *jsonbody.Object) {
 	var err error
 	if f.Tenant, err = jsonbody.SameTenant(o.At("tenant"), f.Tenant, f.TenantID); err == nil {
@@ -348,7 +350,7 @@ func (f *cancelFilter) Check(o *jsonbody.Object) {
 	}
 }
 
-// cancelRequest names jobs, or filters them.
+// cancelRequest is the body of a bulk cancellation. It names jobs or filters them.
 type cancelRequest struct {
 	jsonbody.Optional
 	_       struct{}      `check:"only"`
@@ -360,14 +362,14 @@ type cancelRequest struct {
 	Reason  *string       `json:"reason"`
 }
 
-// Check asks for the confirmation, and for one way of saying which jobs are meant.
+// Check refuses a request that is not confirmed, and one that has both ids and a filter.
 func (r *cancelRequest) Check(o *jsonbody.Object) {
 	checkBulk(o, r.Limit, r.Confirm)
 	checkIDs(o, r.IDs, r.Filter != nil)
 }
 
-// cancelJobs cancels the jobs that are named, or one page of those that match a filter. The answer
-// has the cursor of the next page.
+// cancelJobs cancels the jobs that are named, or one page of the jobs that match a filter. The
+// answer holds the cursor of the next page.
 func (s *Server) cancelJobs(c echo.Context) error {
 	req := cancelRequest{Limit: 1000}
 	if err := c.Bind(&req); err != nil {
@@ -413,24 +415,25 @@ func (s *Server) cancelJobs(c echo.Context) error {
 	})
 }
 
-// deleteJobs answers that finished jobs are removed by retention only, a partition at a time.
+// deleteJobs refuses the request, because only retention removes finished jobs, a partition at a
+// time.
 func (s *Server) deleteJobs(echo.Context) error {
 	return problems.Refuse(problems.CodeUnsupported, "action",
 		"finished jobs are removed by retention alone; jobs that wait can be cancelled")
 }
 
-// retryJob runs a discarded job again, whether it is a dead letter or not.
+// retryJob retries a discarded job, whether it is a dead letter or not.
 func (s *Server) retryJob(c echo.Context) error { return s.runAgain(c, (*sqlcgen.Queries).Retry) }
 
-// jobsFilter selects jobs to run again. Only jobs that failed for good can be, so the filter may
-// name their state and no other.
+// jobsFilter selects jobs to retry. Only discarded jobs can be retried, so that is the only state
+// that it accepts.
 type jobsFilter struct {
 	_ struct{} `check:"only"`
 	admin.Filter
 	State *string `json:"state"`
 }
 
-// Check refuses other states.
+// Check refuses other states than discarded.
 func (f *jobsFilter) Check(o *jsonbody.Object) {
 	f.Filter.Check(o)
 	if f.State != nil && *f.State != "discarded" {
@@ -438,7 +441,7 @@ func (f *jobsFilter) Check(o *jsonbody.Object) {
 	}
 }
 
-// jobsRequest is ojs-admin-api section 8.1.
+// jobsRequest is the body of a bulk retry (ojs-admin-api section 8.1).
 type jobsRequest struct {
 	jsonbody.Optional
 	_       struct{}    `check:"only"`
@@ -448,14 +451,14 @@ type jobsRequest struct {
 	Confirm bool        `json:"confirm"`
 }
 
-// Check asks for the confirmation, and for one way of saying which jobs are meant.
+// Check refuses a request that is not confirmed, and one that has both ids and a filter.
 func (r *jobsRequest) Check(o *jsonbody.Object) {
 	checkBulk(o, r.Limit, r.Confirm)
 	checkIDs(o, r.IDs, r.Filter != nil)
 }
 
-// retryJobs runs all jobs again that failed for good and match a filter, whether they are dead
-// letters or not (ojs-admin-api section 8.1).
+// retryJobs retries discarded jobs, dead letters or not: those that are named, or those that match
+// a filter (ojs-admin-api section 8.1).
 func (s *Server) retryJobs(c echo.Context) error {
 	req := jobsRequest{Limit: 1000}
 	if err := c.Bind(&req); err != nil {
@@ -480,7 +483,8 @@ func (s *Server) retryJobs(c echo.Context) error {
 	})
 }
 
-// retryThese runs discarded jobs again by their ids. Each succeeds or fails by itself.
+// retryThese retries discarded jobs by their ids. Each of them succeeds or fails by itself. It
+// fails if the server cannot retry a job.
 func (s *Server) retryThese(c echo.Context, ids []string) error {
 	if err := s.forJobs(c, "ids", ids...); err != nil {
 		return err

@@ -12,20 +12,30 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 )
 
-// keyring caches the owners of API keys for one second. So a busy key costs one query per second,
-// and a revoked key stops working within one. Lookups that arrive while a query runs share the next
-// query. Unknown keys have a cache of their own, so that guesses cannot evict valid keys.
+// keyring caches the principals of API keys for keyMemory. A busy client costs one query in that
+// time, and a revoked key is refused after that time at the latest.
+//
+// Lookups that come while a statement is under way share the next statement. So a client that makes
+// up keys has the server send one statement at a time, however many keys it sends. Keys that were
+// valid at their last lookup wait in a queue of their own, which takes turns with the queue of
+// unknown keys. Unknown keys have a cache of their own, so that they do not push valid keys out.
 type keyring struct {
+	// owners looks keys up in the database, up to keyBatch of them in one statement.
 	owners *pg.Batcher[keyHash, *principal]
 
+	// asking joins the lookups of one key that come at the same time.
 	asking singleflight.Group
-	mu     sync.Mutex
+	// mu protects valid and others. Neither cache has more than maxKeys: a full one is emptied.
+	mu sync.Mutex
+	// valid has the keys that had an owner at their last lookup, and others the keys that had none.
 	valid  map[keyHash]knownKey
 	others map[keyHash]knownKey
 }
 
+// keyHash is the SHA-256 of an API key. The keyring never keeps the key itself.
 type keyHash = [sha256.Size]byte
 
+// knownKey is the result of a lookup, which holds until a time.
 type knownKey struct {
 	owner *principal // nil: the key is not valid
 	until time.Time
@@ -33,12 +43,12 @@ type knownKey struct {
 
 const (
 	keyMemory = time.Second
-	maxKeys   = 10_000 // of either kind in memory
-	keyBatch  = 100    // in one statement
+	maxKeys   = 10_000 // in each of the two caches
+	keyBatch  = 100    // keys in one statement
 )
 
-// keyForm reports whether a secret has the form of a key of ojs.create_api_key. It runs on every
-// request, so it does without a regular expression.
+// keyForm reports whether a secret has the form of the keys that ojs.create_api_key makes. It runs
+// for every request, so it uses no regular expression.
 func keyForm(secret string) bool {
 	digits, ok := strings.CutPrefix(secret, "ojs_")
 	if !ok || len(digits) != 64 {
@@ -52,18 +62,18 @@ func keyForm(secret string) bool {
 	return true
 }
 
-// newKeyring makes a keyring. find returns the owner of each hash, in their order, nil where there
-// is none.
+// newKeyring makes a keyring. find returns the owner of each hash, in the order of the hashes, and
+// nil for a hash that no valid key has.
 func newKeyring(timeout time.Duration, find func(context.Context, []keyHash) ([]*principal, error)) *keyring {
 	options := pg.BatchOptions{Items: keyBatch, Bytes: keyBatch, Statements: 1, Timeout: timeout}
 	return &keyring{owners: pg.NewBatcher(options, find), valid: map[keyHash]knownKey{}, others: map[keyHash]knownKey{}}
 }
 
-// owner returns the owner of a secret, or nil. Only the hash of the secret is kept and sent to the
-// database.
+// owner returns the principal that an API key belongs to, or nil if the key is not valid. It fails
+// if the lookup fails. The database gets only the hash of the secret.
 func (k *keyring) owner(ctx context.Context, secret string) (*principal, error) {
 	if !keyForm(secret) {
-		return nil, nil //nolint:nilnil // nobody's
+		return nil, nil //nolint:nilnil // the credential is not valid
 	}
 	hash, now := sha256.Sum256([]byte(secret)), time.Now()
 	known, before := k.recall(hash)
@@ -75,7 +85,7 @@ func (k *keyring) owner(ctx context.Context, secret string) (*principal, error) 
 		if before {
 			line = "valid"
 		}
-		// Others may share the question, so that it does not end with the request that asked it.
+		// Other requests may share this lookup, so it does not end with the request that began it.
 		owners, errs := k.owners.Do(context.WithoutCancel(ctx), line, []keyHash{hash}, func(*keyHash) int { return 1 })
 		if errs[0] == nil {
 			k.remember(hash, knownKey{owners[0], now.Add(keyMemory)})
@@ -88,8 +98,8 @@ func (k *keyring) owner(ctx context.Context, secret string) (*principal, error) 
 	return found.(*principal), nil
 }
 
-// recall returns what is known of a key, which may be outdated, and whether the key was valid when
-// it was looked up last.
+// recall returns the last result for a key, which may no longer hold, and whether the key was valid
+// then.
 func (k *keyring) recall(hash keyHash) (known knownKey, valid bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -99,6 +109,8 @@ func (k *keyring) recall(hash keyHash) (known knownKey, valid bool) {
 	return known, valid
 }
 
+// remember stores the result of a lookup in the cache that it belongs to, and removes the key from
+// the other one.
 func (k *keyring) remember(hash keyHash, key knownKey) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -113,7 +125,8 @@ func (k *keyring) remember(hash keyHash, key knownKey) {
 	to[hash] = key
 }
 
-// findKeys asks the database for the owners of keys.
+// findKeys reads the owners of keys from the database. The callers are not known yet, so the
+// statement counts as pg.Stranger's, which has one connection.
 func (s *Server) findKeys(ctx context.Context, hashes []keyHash) ([]*principal, error) {
 	asked := make([][]byte, len(hashes))
 	for i := range hashes {

@@ -10,21 +10,21 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/problems"
 )
 
-// lack is a feature of the specification that this server does not have, with the paths that belong
-// to it.
+// lack is a feature of the specification that this server does not have, with the paths under which
+// clients ask for it.
 type lack struct {
-	feature string // as the manifest calls it, where it does
-	status  int    // 0: that of the code, 422. 501: no level of this server is to have it
+	feature string // the manifest's name for it, if it has one
+	status  int    // 0: 422, which is the status of the code. 501: the feature is not planned
 	paths   []string
 }
 
-// lacking gives these paths an answer of their own: a client that gets 404 would look for a mistake
-// in its request.
+// lacking lists the features whose paths are answered by refuse. With a plain 404, clients would
+// look for a mistake of their own.
 var lacking = []lack{
 	{"workflows", 0, []string{"/workflows", "/workflows/*"}},
 	{"rate_limiting", 0, []string{"/rate-limits", "/rate-limits/*"}},
 	{"progress", 0, []string{"/jobs/:id/progress", "/jobs/:id/progress/*", "/workers/progress"}},
-	// The clients for JavaScript and Python put the prefix before it once more.
+	// The clients for JavaScript and Python send the prefix /ojs/v1 twice.
 	{"checkpoints", 0, []string{"/jobs/:id/checkpoint", "/jobs/:id/checkpoints", "/checkpoints/*", v1 + "/checkpoints/*"}},
 	{"event streams", 0, []string{"/events/stream", "/jobs/:id/events", "/queues/:name/events"}},
 	{"unique_jobs", 0, []string{"/unique-jobs", "/unique-jobs/*"}},
@@ -41,6 +41,7 @@ var lacking = []lack{
 	{"attestation", http.StatusNotImplemented, []string{"/attest", "/attest/*", "/jobs/:id/receipt"}},
 }
 
+// refuse answers that this server does not have the feature.
 func (l lack) refuse(c echo.Context) error {
 	jsonbody.Drain(c.Request())
 	return &pg.Error{

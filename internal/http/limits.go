@@ -43,7 +43,8 @@ func (s *Server) listRules(c echo.Context) error {
 	return c.JSON(http.StatusOK, listed("rules", rows, pagination(int(total), limit, offset, limit)))
 }
 
-// ofRequest says more of a rule than its path does.
+// ofRequest is the body of a pause. It may name the queue in which the tenant is paused, and a
+// reason.
 type ofRequest struct {
 	jsonbody.Optional
 	_      struct{} `check:"configurable"`
@@ -51,7 +52,8 @@ type ofRequest struct {
 	Reason *string  `json:"reason"`
 }
 
-// queueOf is the queue that a path names, of all tenants.
+// queueOf returns the queue that a path names, over all tenants. It fails if no queue can have that
+// name, or if the request names a tenant.
 func queueOf(c echo.Context, cannot string) (admin.Of, error) {
 	name := c.Param("name")
 	if !names.Queue.MatchString(name) {
@@ -60,7 +62,8 @@ func queueOf(c echo.Context, cannot string) (admin.Of, error) {
 	return admin.Of{Queue: &name}, forAllTenants(c, cannot)
 }
 
-// tenantOfPath is the tenant that a path names, for a caller who may decide about tenants.
+// tenantOfPath returns the tenant that a path names. It fails if the id is not valid, or if the
+// request itself is for one tenant: only operators decide about tenants.
 func tenantOfPath(c echo.Context, cannot string) (admin.Of, error) {
 	if err := forAllTenants(c, cannot); err != nil {
 		return admin.Of{}, err
@@ -72,6 +75,7 @@ func tenantOfPath(c echo.Context, cannot string) (admin.Of, error) {
 	return admin.Of{Tenant: &id}, nil
 }
 
+// pauseQueue returns a handler that pauses or resumes, with do, the queue that the path names.
 func (s *Server) pauseQueue(do admin.Switch) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		of, err := queueOf(c, "a queue cannot be paused")
@@ -102,13 +106,14 @@ func (s *Server) pauseQueue(do admin.Switch) echo.HandlerFunc {
 			"paused_at": rule.PausedAt,
 		}
 		if paused && len(known) == 0 {
-			answer["created"] = true // probably a name with a slip of the pen
+			answer["created"] = true // the queue was not known: the name is probably misspelt
 		}
 		return c.JSON(http.StatusOK, answer)
 	}
 }
 
-// pauseTenant stops or resumes a tenant, or, with queue, that tenant in it.
+// pauseTenant returns a handler that pauses or resumes, with do, the tenant that the path names. If
+// the body names a queue, it does so in that queue only.
 func (s *Server) pauseTenant(do admin.Switch) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		of, err := tenantOfPath(c, "a tenant cannot be paused")
@@ -129,7 +134,8 @@ func (s *Server) pauseTenant(do admin.Switch) echo.HandlerFunc {
 	}
 }
 
-// limitsRequest has limits, each a number, an object or null, at the top, or under limits. SQL knows which there are and what they hold.
+// limitsRequest is the body of a change of limits. Each limit is a number, an object or null, and
+// stands at the top or under limits. SQL knows which limits there are and which values they take.
 type limitsRequest struct {
 	_        struct{}        `check:"any"`
 	Limits   json.RawMessage `json:"limits" check:"object,storable"`
@@ -138,10 +144,10 @@ type limitsRequest struct {
 	TenantID *string         `json:"tenant_id"`
 	Tenant   *string         `json:"tenant"`
 
-	under json.RawMessage // those that stand under limits
+	under json.RawMessage // the limits that the client wrote under limits
 }
 
-// Check brings both places together.
+// Check puts the limits of both places into Limits. It fails if one limit stands in both.
 func (r *limitsRequest) Check(o *jsonbody.Object) {
 	if o.Storable(o.Source, ""); o.Err() != nil {
 		return
@@ -172,7 +178,8 @@ func (r *limitsRequest) Check(o *jsonbody.Object) {
 	r.Limits, _ = json.Marshal(limits)
 }
 
-// underLimits says of an error about one of the limits in a document, which stands under limits, where the client wrote it.
+// underLimits changes an error about a limit that the client wrote under limits, so that it names
+// that path. limits is what the client wrote there.
 func (s *Server) underLimits(err error, limits json.RawMessage) error {
 	var known *pg.Error
 	if len(limits) == 0 || !errors.As(s.db.Err(err), &known) {
@@ -187,7 +194,8 @@ func (s *Server) underLimits(err error, limits json.RawMessage) error {
 	return known
 }
 
-// limitTenant sets limits of a tenant, or, with queue, of that tenant in it.
+// limitTenant sets limits of the tenant that the path names. If the body names a queue, they hold
+// in that queue only.
 func (s *Server) limitTenant(c echo.Context) error {
 	of, err := tenantOfPath(c, "a tenant's limits cannot be set")
 	if err != nil {
@@ -218,7 +226,8 @@ func (s *Server) limitTenant(c echo.Context) error {
 	return c.JSON(http.StatusOK, map[string]any{"tenant_id": *of.Tenant, "queue": req.Queue, "limits": shown})
 }
 
-// shownLimits are limits as ojs._limits_json has them: a number where there is nothing else to say; current: and what counts against them.
+// shownLimits returns limits, which come in the form of ojs._limits_json, as answers show them: as
+// a number if a limit has no other attribute. With current it keeps what counts against each limit.
 func shownLimits(raw json.RawMessage, current bool) (map[string]any, error) {
 	limits := map[string]map[string]any{}
 	if err := json.Unmarshal(raw, &limits); err != nil {
@@ -236,7 +245,7 @@ func shownLimits(raw json.RawMessage, current bool) (map[string]any, error) {
 	return shown, nil
 }
 
-// queueLimits is what can be set of all tenants of a queue together.
+// queueLimits holds the limits that a queue can have over all tenants.
 type queueLimits struct {
 	_              struct{} `check:"configurable"`
 	MaxConcurrency *int32   `json:"max_concurrency" check:"1..1000000"`
@@ -244,7 +253,7 @@ type queueLimits struct {
 	Reason         *string  `json:"reason"`
 }
 
-// Check wants to be told a number or null.
+// Check refuses a body without max_concurrency, which may be a number or null.
 func (l *queueLimits) Check(o *jsonbody.Object) {
 	if !o.Has("max_concurrency") {
 		o.Fail(problems.Invalid("max_concurrency", "is missing: an integer, or null for no limit"))

@@ -14,16 +14,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// other is the label for routes and methods that this server does not have. Clients can make up any
-// number of them.
+// other is the label of routes and methods that this server does not have. Clients make up as many
+// of them as they like, and each would become a series of its own.
 const other = "_other"
 
-// metrics counts requests, and shows what all parts of the server count. docs/metrics.md lists
-// them.
+// metrics counts requests, and shows what all components of the server count. docs/metrics.md lists
+// the metrics.
 type metrics struct {
 	requests *prometheus.HistogramVec
 	inFlight prometheus.Gauge
-	known    map[string]bool // paths of routes, and methods
+	known    map[string]bool // paths of routes, and methods; learn fills it before the first request
 	show     http.Handler
 }
 
@@ -54,20 +54,20 @@ func newMetrics(cfg *Config) *metrics {
 	return m
 }
 
-// learn notes which routes exist.
+// learn stores the paths and the methods of the routes.
 func (m *metrics) learn(routes []*echo.Route) {
 	for _, r := range routes {
 		m.known[r.Path], m.known[r.Method] = true, true
 	}
 }
 
-// observe counts and times requests. It is the outermost middleware, and writes errors itself,
-// because it has to know the status.
+// observe is a middleware that counts and times requests. It runs before all others, and writes
+// errors itself, because it has to know the status.
 func (m *metrics) observe(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		began := time.Now()
 		m.inFlight.Inc()
-		// Also when the answer is cut off, by a panic.
+		// Deferred, because a panic may cut the answer off.
 		defer func() {
 			m.inFlight.Dec()
 			m.requests.WithLabelValues(m.label(c.Request().Method), m.label(c.Path()), strconv.Itoa(c.Response().Status)).
@@ -80,6 +80,7 @@ func (m *metrics) observe(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
+// label returns name if it is the path or the method of a route, and otherwise other.
 func (m *metrics) label(name string) string {
 	if m.known[name] {
 		return name
@@ -87,10 +88,11 @@ func (m *metrics) label(name string) string {
 	return other
 }
 
-// metricsText answers in the format that the client prefers: Prometheus's text, or OpenMetrics.
+// metricsText answers with all metrics, in the format that the client prefers: Prometheus's text,
+// or OpenMetrics.
 func (s *Server) metricsText(c echo.Context) error {
 	if c.Request().Header.Get(echo.HeaderAccept) == echo.MIMETextPlain {
-		// Who names no version of the format may not expect one.
+		// A client that names no version of the format may not expect one in the answer.
 		c.Response().Before(func() { c.Response().Header().Set(echo.HeaderContentType, echo.MIMETextPlain) })
 	}
 	s.metrics.show.ServeHTTP(c.Response(), c.Request())

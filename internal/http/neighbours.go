@@ -44,7 +44,7 @@ func (s *Server) listNeighbours(c echo.Context) error {
 	return c.JSON(http.StatusOK, found)
 }
 
-// watchRequest changes the settings that it names.
+// watchRequest changes the settings that it names, by which a tenant counts as noisy.
 type watchRequest struct {
 	_           struct{}        `check:"configurable"`
 	Mode        *string         `json:"mode"`
@@ -60,12 +60,13 @@ type watchRequest struct {
 	Lasts       *string         `json:"lasts"`
 }
 
-// Check reads durations.
+// Check reads the durations.
 func (r *watchRequest) Check(o *jsonbody.Object) {
 	r.Span, r.Lasts = seconds(o, "span", r.Span), seconds(o, "lasts", r.Lasts)
 }
 
-// seconds is an ISO 8601 duration as PostgreSQL reads it.
+// seconds returns an ISO 8601 duration in a form that PostgreSQL reads, such as "600 seconds", and
+// nil for nil.
 func seconds(o *jsonbody.Object, field string, text *string) *string {
 	if text == nil {
 		return nil
@@ -79,7 +80,7 @@ func seconds(o *jsonbody.Object, field string, text *string) *string {
 	return &of
 }
 
-// decimal is a number as it was sent.
+// decimal returns a number as the client wrote it, and nil for nil.
 func decimal(raw json.RawMessage) *string {
 	if raw == nil {
 		return nil
@@ -132,7 +133,7 @@ type throttleRequest struct {
 	Lasts  *string         `json:"lasts"`
 }
 
-// Check reads how long it is to last.
+// Check reads how long the throttle is to last.
 func (r *throttleRequest) Check(o *jsonbody.Object) {
 	r.Lasts = seconds(o, "lasts", r.Lasts)
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/problems"
 )
 
-// queryText returns an optional query parameter, or nil if it is absent or empty.
+// queryText reads an optional parameter of the query; nil if it is absent or empty.
 func queryText(c echo.Context, name string) (*string, error) {
 	v := c.QueryParam(name)
 	if v == "" {
@@ -26,8 +26,9 @@ func queryText(c echo.Context, name string) (*string, error) {
 	return &v, nil
 }
 
-// queryAll reads several optional parameters of the query with read, such as QueryText. It reads them in the order
-// of their names, so that of several bad ones the same is refused each time.
+// queryAll reads several optional parameters of the query with read, such as queryText. It reads
+// them in the order of their names, so that the same one of several bad parameters is refused each
+// time.
 func queryAll[T any](c echo.Context, read func(echo.Context, string) (*T, error), into map[string]**T) (err error) {
 	for _, name := range slices.Sorted(maps.Keys(into)) {
 		if *into[name], err = read(c, name); err != nil {
@@ -37,7 +38,8 @@ func queryAll[T any](c echo.Context, read func(echo.Context, string) (*T, error)
 	return nil
 }
 
-// queryTenant returns the tenant that the query names as tenant or tenant_id, or nil.
+// queryTenant reads an optional tenant of the query, as tenant or as tenant_id. It fails if the two
+// differ.
 func queryTenant(c echo.Context) (*string, error) {
 	tenant, err := queryText(c, "tenant")
 	if err != nil {
@@ -50,7 +52,7 @@ func queryTenant(c echo.Context) (*string, error) {
 	return jsonbody.SameTenant("tenant", tenant, id)
 }
 
-// queryTime returns an optional time of the query: RFC 3339 with an offset.
+// queryTime reads an optional time of the query: RFC 3339 with an offset.
 func queryTime(c echo.Context, name string) (*time.Time, error) {
 	v, err := queryText(c, name)
 	if v == nil || err != nil {
@@ -63,7 +65,7 @@ func queryTime(c echo.Context, name string) (*time.Time, error) {
 	return &at, nil
 }
 
-// pageJSON tells the client which page of a list it got and how long the list is.
+// pageJSON says which page of a list is shown, and how long the list is.
 type pageJSON struct {
 	Total   int  `json:"total"`
 	Limit   int  `json:"limit"`
@@ -73,8 +75,8 @@ type pageJSON struct {
 	PerPage int  `json:"per_page"`
 }
 
-// paging returns the limit and offset that the query asks for, as limit and offset or as page and
-// per_page.
+// paging reads which page of a list a request asks for: limit and offset, or the admin API's page
+// and per_page. It fails if offset and page disagree.
 func paging(c echo.Context) (limit, offset int, err error) {
 	if limit, err = queryInteger(c, "limit", 50, 1, 1000); err != nil {
 		return 0, 0, err
@@ -96,13 +98,13 @@ func paging(c echo.Context) (limit, offset int, err error) {
 	return limit, offset, nil
 }
 
-// pageOf asks for one page of a list whose rows carry the number of all rows, and returns both. An
-// offset behind the end costs a second question, for the number alone.
+// pageOf reads a page of a list with ask. Each row holds the length of the whole list, which total
+// returns.
 func pageOf[T any](limit, offset int, ask func(limit, offset int32) ([]T, error), total func(T) int64) (rows []T, all int, err error) {
 	rows, err = ask(int32(limit), int32(offset))
 	counted := rows
 	if err == nil && len(rows) == 0 && offset > 0 {
-		// Beyond the end no row says it.
+		// A page beyond the end has no row to tell the length, so ask for the first row.
 		counted, err = ask(1, 0)
 	}
 	if err == nil && len(counted) > 0 {
@@ -111,21 +113,22 @@ func pageOf[T any](limit, offset int, ask func(limit, offset int32) ([]T, error)
 	return rows, all, err
 }
 
-// pagination describes a page with shown rows. A page may hold fewer than limit although more
-// follow.
+// pagination describes a page that shows so many rows. They may be fewer than limit although there
+// are more.
 func pagination(total, limit, offset, shown int) pageJSON {
-	more := shown > 0 && offset+shown < total // what was counted a moment ago may have gone
+	more := shown > 0 && offset+shown < total // rows that were counted may be gone when the page is read
 	return pageJSON{Total: total, Limit: limit, Offset: offset, HasMore: more, Page: offset/limit + 1, PerPage: limit}
 }
 
-// writePagination writes which page of a list this is.
+// writePagination writes the field pagination, which says which page of a list this is.
 func writePagination(w *jsonbody.Writer, p pageJSON) {
 	w.Key("pagination")
-	shown, _ := json.Marshal(p) // numbers and a boolean
+	shown, _ := json.Marshal(p) // it holds numbers and a boolean, so this cannot fail
 	w.B = append(w.B, shown...)
 }
 
-// queryInteger returns an integer of the query between lowest and highest; missing if it is absent.
+// queryInteger reads a whole number between lowest and highest of the query, or missing if it is
+// absent.
 func queryInteger(c echo.Context, name string, missing, lowest, highest int) (int, error) {
 	v := c.QueryParam(name)
 	if v == "" {
@@ -138,8 +141,7 @@ func queryInteger(c echo.Context, name string, missing, lowest, highest int) (in
 	return n, nil
 }
 
-// commaList returns the names in ?name=a,b, at most longest of them, or nil if the parameter is
-// absent.
+// commaList reads a parameter such as ?name=a,b, of at most longest names; nil if it is absent.
 func commaList(c echo.Context, name string, longest int) ([]string, error) {
 	v := c.QueryParam(name)
 	if v == "" {
@@ -152,15 +154,15 @@ func commaList(c echo.Context, name string, longest int) ([]string, error) {
 	return list, nil
 }
 
-// partOf returns the answer for one page of a list. rows holds one row more than limit if there are
-// more pages.
+// partOf returns the body of an answer with a page of a list. rows has one row more than limit if
+// there are more.
 func partOf[T any](name string, rows []T, limit, offset int) map[string]any {
 	more := len(rows) > limit
 	return listed(name, rows[:min(len(rows), limit)], map[string]any{"limit": limit, "offset": offset, "has_more": more})
 }
 
-// listed returns the answer for a page of a list. Clients read the list as items or by its own
-// name, so it stands under both.
+// listed returns the body of an answer with a page of a list. The rows stand under both names that
+// clients read: items, and the list's own name.
 func listed(name string, items, page any) map[string]any {
 	return map[string]any{"items": items, name: items, "pagination": page}
 }

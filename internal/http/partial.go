@@ -14,8 +14,8 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
-// partially reports whether the batch asks for partial atomicity (ojs-bulk-operations section 5.3).
-// It refuses that together with an idempotency key: a partial answer cannot be repeated.
+// partially reports whether a batch asks for atomicity partial (ojs-bulk-operations section 5.3).
+// It refuses that with an idempotency key, because a partial answer cannot be repeated.
 func partially(req *jsonbody.Object, key *idempotency) bool {
 	mode := req.Text("atomicity")
 	switch {
@@ -29,6 +29,7 @@ func partially(req *jsonbody.Object, key *idempotency) bool {
 	return true
 }
 
+// queuesOf returns the queues of jobs, each of them once.
 func queuesOf(jobs []*dispatch.NewJob) []string {
 	queues := make([]string, len(jobs))
 	for i, job := range jobs {
@@ -38,8 +39,8 @@ func queuesOf(jobs []*dispatch.NewJob) []string {
 	return slices.Compact(queues)
 }
 
-// enqueueEach enqueues the valid jobs of a batch. The status is 201 if all were, 207 if some were.
-// If none was, the answer is the first error.
+// enqueueEach enqueues each job of a batch by itself. It answers 201 if all are enqueued, and 207
+// if some are. If none is, it answers with the first error.
 func (s *Server) enqueueEach(c echo.Context, sent []*jsonbody.Object, jobs []*dispatch.NewJob) error {
 	header, headerName := requestTenant(c), scopeHeader(c)
 	outcomes, err := s.dispatch.EnqueueEach(c.Request().Context(), jobs, header)

@@ -21,7 +21,7 @@ func (s *Server) poolRoutes() []route {
 	})
 }
 
-// allPools is the name under which the settings for all FETCHes stand.
+// allPools is the name under which the settings for all FETCHes are stored.
 const allPools = "*"
 
 func (s *Server) listPools(c echo.Context) error {
@@ -44,7 +44,8 @@ func (s *Server) listPools(c echo.Context) error {
 	return c.JSON(http.StatusOK, listed("pools", pools, pagination(int(total), limit, offset, limit)))
 }
 
-// poolOfPath is the name of the pool that a path names.
+// poolOfPath returns the name of the pool in the path. It fails if no pool can have that name, or
+// if the request names a tenant.
 func poolOfPath(c echo.Context, cannot string) (string, error) {
 	name := c.Param("name")
 	if name != allPools && !names.Pool.MatchString(name) {
@@ -61,7 +62,7 @@ func (s *Server) getPool(c echo.Context) error {
 	return s.showPool(c, name)
 }
 
-// showPool answers with a pool, under pool and beside it.
+// showPool answers with a pool, both under pool and at the top of the body.
 func (s *Server) showPool(c echo.Context, name string) error {
 	pools, err := s.q.Pools(s.queryContext(c), sqlcgen.PoolsParams{Name: &name, MaxRows: 1})
 	if err != nil {
@@ -76,7 +77,7 @@ func (s *Server) showPool(c echo.Context, name string) error {
 	}{pools[0], pools[0]})
 }
 
-// poolRequest is a pool, bare or under pool.
+// poolRequest is the configuration of a pool, as the whole body or under pool.
 type poolRequest struct {
 	_    struct{}        `check:"any"`
 	Pool json.RawMessage `json:"pool" check:"object"`
@@ -84,7 +85,7 @@ type poolRequest struct {
 	config json.RawMessage
 }
 
-// Check finds the pool.
+// Check takes the configuration from where it stands.
 func (r *poolRequest) Check(o *jsonbody.Object) {
 	r.config, _ = bareOrUnder(o, "pool", r.Pool)
 }

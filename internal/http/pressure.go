@@ -6,8 +6,9 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// pressure tells the client how full the queues are that it has just enqueued into, if one of them is nearly full (ojs-backpressure
-// section 7.3). A tenant's credential is not told: it would learn how many jobs others have there.
+// pressure tells a client, by headers, how full the fullest of the queues is that it has just
+// enqueued into, if that queue is nearly full (ojs-backpressure section 7.3). It tells a tenant
+// nothing, because the tenant would learn how many jobs others have in the queue.
 func (s *Server) pressure(c echo.Context, queues ...string) {
 	known := s.currentBounds()
 	if known == nil || isTenants(c) {
@@ -22,7 +23,7 @@ func (s *Server) pressure(c echo.Context, queues ...string) {
 	if bounded == nil {
 		return
 	}
-	// The jobs are made: if the question fails, the answer is without a warning.
+	// The jobs are stored already: if this query fails, the answer has no warning.
 	rows, err := s.q.QueuePressure(c.Request().Context(), bounded)
 	if err != nil || len(rows) == 0 {
 		return

@@ -14,21 +14,22 @@ import (
 )
 
 const (
-	// The database is asked once in so long, however many ask for metrics, and not again before so many times as long as it took:
-	// metrics keep at most a tenth of a session busy.
+	// gaugesEvery is the shortest time between two reads of the database, however many scrapers ask
+	// for metrics. After a read, the next one comes gaugesPause times its duration later at the
+	// earliest: so metrics keep a session busy for at most a tenth of the time.
 	gaugesEvery = time.Second
 	gaugesPause = 9
 
-	gaugesTimeout  = 5 * time.Second // PostgreSQL breaks the statement off
-	gaugesPatience = 8 * time.Second // to get a connection and the answer; scrapers wait for 10 s
+	gaugesTimeout  = 5 * time.Second // PostgreSQL cancels the statement then
+	gaugesPatience = 8 * time.Second // for a connection and the answer; scrapers wait for 10 s
 
-	// MetricTenants is how many tenants have series of their own unless the server is told otherwise (ojs-multi-tenancy section 15.4).
+	// MetricTenants is how many tenants have series of their own, unless Config says otherwise
+	// (ojs-multi-tenancy section 15.4).
 	MetricTenants = 1000
 )
 
-// queueMetrics shows the numbers of jobs in each queue and of each tenant, as the database has
-// them, so every server shows the same. They are read when the metrics are asked for, and left out
-// when they cannot be read.
+// queueMetrics exports the numbers of queues and tenants as the database has them, so every server
+// exports the same. They are read when a scraper asks, and left out when they cannot be read.
 type queueMetrics struct {
 	db      *pg.DB
 	log     *slog.Logger
@@ -39,15 +40,15 @@ type queueMetrics struct {
 	utilization, starved             *prometheus.Desc
 	tenant                           tenantDescs
 
-	mu   sync.Mutex // held while the database is asked: others who ask get the same answer
-	next time.Time  // when it may be asked again
+	mu   sync.Mutex // protects the fields below; held during a read, so that other scrapers get its result
+	next time.Time  // when the database may be read again
 	rows []sqlcgen.QueueGaugesRow
 	more []sqlcgen.PoolGaugesRow
 	of   []sqlcgen.TenantGaugesRow
 	err  error
 }
 
-// tenantDescs are the metrics of ojs-multi-tenancy section 11.2.
+// tenantDescs describe the metrics of tenants (ojs-multi-tenancy section 11.2).
 type tenantDescs struct{ depth, active, enqueued, processed, failed, share *prometheus.Desc }
 
 func newTenantDescs() tenantDescs {
@@ -64,8 +65,7 @@ func newTenantDescs() tenantDescs {
 	}
 }
 
-// newQueueMetrics makes the collector. The first so many tenants have series of their own; all
-// others are added up.
+// newQueueMetrics returns the collector for a registry. So many tenants have series of their own.
 func newQueueMetrics(db *pg.DB, log *slog.Logger, tenants int32) *queueMetrics {
 	of := func(name, help string) *prometheus.Desc {
 		return prometheus.NewDesc(name, help, []string{"queue"}, nil)
@@ -140,7 +140,8 @@ func (t *tenantDescs) collect(to chan<- prometheus.Metric, rows []sqlcgen.Tenant
 	}
 }
 
-// read asks the database, unless it was asked just now.
+// read reads the numbers from the database, or returns those of the last read, or its error, if it
+// is too early for the next one.
 func (m *queueMetrics) read() ([]sqlcgen.QueueGaugesRow, []sqlcgen.PoolGaugesRow, []sqlcgen.TenantGaugesRow, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -161,7 +162,7 @@ func (m *queueMetrics) read() ([]sqlcgen.QueueGaugesRow, []sqlcgen.PoolGaugesRow
 	pause := gaugesPause * took
 	if m.err != nil {
 		m.log.Warn("the numbers of queues are left out of the metrics", "error", m.err)
-		pause = took // it was the time of waiting for a database that was away, and is back soon
+		pause = took // the time went into waiting for a database that may be back soon
 	}
 	m.next = time.Now().Add(max(gaugesEvery, pause))
 	return m.rows, m.more, m.of, m.err

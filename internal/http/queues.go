@@ -39,7 +39,8 @@ func (s *Server) queueRoutes() []route {
 		})...))
 }
 
-// queueJSON is a queue as clients read it: some its numbers beside its name, some those of its states under counts.
+// queueJSON is a queue as clients read it. Some read its numbers next to its name, others read the
+// numbers of jobs by state under counts.
 type queueJSON struct {
 	sqlcgen.QueuesRow
 	State      string           `json:"state"`
@@ -48,7 +49,7 @@ type queueJSON struct {
 	LatencyMs  map[string]int64 `json:"latency_ms,omitempty"`
 }
 
-// shown is a queue with its rates, if they are known.
+// shown returns a queue for an answer, with its rates if they are known.
 func shown(q sqlcgen.QueuesRow, rates *sqlcgen.QueueRatesRow) queueJSON {
 	shown := queueJSON{QueuesRow: q, State: q.Status, Counts: map[string]int64{
 		"scheduled": q.Scheduled, "available": q.Available, "pending": q.Pending, "active": q.Active, "retryable": q.Retryable,
@@ -63,7 +64,8 @@ func shown(q sqlcgen.QueuesRow, rates *sqlcgen.QueueRatesRow) queueJSON {
 	return shown
 }
 
-// rates are those of queues over all tenants. Of one tenant's part of a queue nothing of the kind is summed up.
+// rates returns the rates of queues over all tenants, by name. For a request that names a tenant it
+// returns nil, because rates are not counted by tenant.
 func (s *Server) rates(c echo.Context, names ...string) (map[string]*sqlcgen.QueueRatesRow, error) {
 	if requestTenant(c) != nil {
 		return nil, nil
@@ -71,7 +73,7 @@ func (s *Server) rates(c echo.Context, names ...string) (map[string]*sqlcgen.Que
 	rows, err := s.q.QueueRates(s.queryContext(c), names)
 	rates := make(map[string]*sqlcgen.QueueRatesRow, len(names))
 	for _, name := range names {
-		rates[name] = &sqlcgen.QueueRatesRow{} // of a queue that has never been used
+		rates[name] = &sqlcgen.QueueRatesRow{} // zeros, for a queue that has never been used
 	}
 	for i := range rows {
 		rates[rows[i].Name] = &rows[i]
@@ -104,7 +106,7 @@ func (s *Server) listQueues(c echo.Context) error {
 	return c.JSON(http.StatusOK, listed("queues", items, pagination(int(page.Total), limit, offset, limit)))
 }
 
-// oneQueue reads the queue that a path names.
+// oneQueue reads the queue that a path names; exists is as in admin.OneQueue.
 func (s *Server) oneQueue(c echo.Context) (queue sqlcgen.QueuesRow, exists bool, err error) {
 	name := c.Param("name")
 	if !names.Queue.MatchString(name) {
@@ -138,7 +140,7 @@ func (s *Server) getQueue(c echo.Context) error {
 	}{all, exists, config, config.Config, queue.Paused, all.Counts, queue})
 }
 
-// hourly is what the statistics of a queue say of the last hour, and of the last minute per second.
+// hourly holds statistics of a queue: of the last hour, and its throughput in the last minute.
 type hourly struct {
 	CompletedLastHour   int64   `json:"completed_last_hour"`
 	FailedLastHour      int64   `json:"failed_last_hour"`
@@ -146,6 +148,7 @@ type hourly struct {
 	ThroughputPerSecond float64 `json:"throughput_per_second"`
 }
 
+// lastHour returns these statistics, and nil for nil.
 func lastHour(r *sqlcgen.QueueRatesRow) *hourly {
 	if r == nil {
 		return nil
@@ -153,8 +156,9 @@ func lastHour(r *sqlcgen.QueueRatesRow) *hourly {
 	return &hourly{r.CompletedLastHour, r.FailedLastHour, r.AvgWaitMs, r.ThroughputPerSecond}
 }
 
-// queueStats has what the clients read: the suite takes queue as an object, some SDKs the flat fields or stats; the Go SDK takes queue
-// as a string and is told apart by its version.
+// queueStats answers in all shapes that clients read. The conformance suite reads queue as an
+// object, and some SDKs read the flat fields or stats. The Go SDK reads queue as a string; it is
+// recognized by its version.
 func (s *Server) queueStats(c echo.Context) error {
 	row, exists, err := s.oneQueue(c)
 	if err != nil {
@@ -186,7 +190,9 @@ func (s *Server) queueStats(c echo.Context) error {
 	}{queue, exists, named{row.Name, all}, all, time.Now().UTC()})
 }
 
-// configurable reads the name of the queue that a path names. Its configuration is the same for all tenants.
+// configurable returns the name of the queue in the path. It fails if no queue can have that name.
+// A request for a change must not name a tenant, because a queue has one configuration for all
+// tenants.
 func configurable(c echo.Context) (name string, err error) {
 	name = c.Param("name")
 	if name == "_default" {
@@ -213,20 +219,22 @@ func (s *Server) getQueueConfig(c echo.Context) error {
 	return c.JSON(http.StatusOK, config)
 }
 
-// configRequest is a configuration: what it names is changed. It stands bare or under config.
+// configRequest is a configuration, as the whole body or under config. Only the settings that it
+// names are changed.
 type configRequest struct {
 	_      struct{}        `check:"any"`
 	Config json.RawMessage `json:"config" check:"object"`
 
-	path string // of the configuration
+	path string // where the configuration stands: config, or empty for the whole body
 }
 
-// Check finds the configuration.
+// Check takes the configuration from where it stands.
 func (r *configRequest) Check(o *jsonbody.Object) {
 	r.Config, r.path = bareOrUnder(o, "config", r.Config)
 }
 
-// bareOrUnder checks a document that is the body or its only key, there read into under. It returns the document and the path to it.
+// bareOrUnder returns a document that is either the whole body or its only field key, whose value
+// is under, and the path to it. It fails if other fields stand next to key.
 func bareOrUnder(o *jsonbody.Object, key string, under json.RawMessage) (document json.RawMessage, path string) {
 	document = o.Source
 	jsonbody.Near(o, nil, key)
@@ -262,14 +270,14 @@ type createRequest struct {
 	Config json.RawMessage `json:"config" check:"object,storable"`
 }
 
-// Check refuses a name that SQL would not take.
+// Check refuses a name that SQL would not accept.
 func (r *createRequest) Check(o *jsonbody.Object) {
 	if r.Name != "" && !names.Queue.MatchString(r.Name) {
 		o.Fail(problems.Invalid("name", "must consist of a-z, 0-9, - and ., begin with a letter or digit and have at most 128 characters"))
 	}
 }
 
-// createQueue configures a queue that nobody has configured.
+// createQueue configures a queue. It fails if the queue is configured already.
 func (s *Server) createQueue(c echo.Context) error {
 	if err := forAllTenants(c, "a queue cannot be created"); err != nil {
 		return err
@@ -290,7 +298,8 @@ func (s *Server) createQueue(c echo.Context) error {
 	return c.JSON(http.StatusCreated, config)
 }
 
-// configure writes a configuration that stands at path in the request, and returns what holds now.
+// configure stores a configuration and returns the one that holds now. path is where the
+// configuration stands in the request, for errors.
 func (s *Server) configure(c echo.Context, params sqlcgen.ConfigureQueueParams, path string) (sqlcgen.QueueConfigRow, error) {
 	row, err := patiently(s, c, (*sqlcgen.Queries).ConfigureQueue, params)
 	if err != nil {
@@ -312,7 +321,7 @@ type deleteRequest struct {
 	Strategy string `json:"strategy"`
 }
 
-// deleteQueue removes a queue's configuration; strategy says what is to happen to its jobs.
+// deleteQueue removes the configuration of a queue. strategy says what happens to the jobs.
 func (s *Server) deleteQueue(c echo.Context) error {
 	name, err := configurable(c)
 	if err != nil {

@@ -6,7 +6,8 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/jsonbody"
 )
 
-// body reads the request's JSON object. What announces to be larger than limit is discarded, and needs no room.
+// body reads the JSON object of a request. A body that is announced as larger than limit is
+// discarded, and takes no memory.
 func (s *Server) body(c echo.Context, limit int64, optional bool) (*jsonbody.Object, error) {
 	r := c.Request()
 	if b, large := r.Body.(*roomyBody); large && r.ContentLength <= limit {

@@ -11,24 +11,26 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
-// refusals counts the requests that limits have refused since the last note, and writes them to
-// ojs.notice a second later. mu guards counts; counts is nil while nothing is to be noted.
+// refusals counts the refusals by limits that are not yet noted in ojs.notice.
 type refusals struct {
 	db         *pg.DB
 	log        *slog.Logger
 	background *background
 
+	// mu protects counts. counts is nil if there is nothing to note; the first refusal after that
+	// starts the goroutine that notes.
 	mu     sync.Mutex
 	counts map[refusal]int32
 }
 
+// refusal is what refusals are counted by.
 type refusal struct{ tenant, queue, resource string }
 
-// noteAfter is how long refusals are collected before they are written together.
+// noteAfter is how long refusals are collected before they are noted.
 const noteAfter = time.Second
 
-// count adds an error of a limit to the refusals. Other errors are ignored. The first one starts
-// the background task that notes them.
+// count counts an error that a limit has caused, and ignores others. All refusals within noteAfter
+// are noted together.
 func (r *refusals) count(problem *pg.Error) {
 	var of refusal
 	switch of.tenant, _ = problem.Details["tenant_id"].(string); problem.Code {
@@ -56,7 +58,7 @@ func (r *refusals) count(problem *pg.Error) {
 	r.counts[of]++
 }
 
-// note writes what has been refused since the last note to ojs.notice.
+// note writes the counted refusals to ojs.notice. If that fails they are lost.
 func (r *refusals) note() {
 	r.mu.Lock()
 	counts := r.counts
@@ -74,5 +76,5 @@ func (r *refusals) note() {
 	}
 }
 
-// noteTimeout bounds the write; the refusals in it are lost when it is over.
+// noteTimeout is how long a note may take. After that its refusals are lost.
 const noteTimeout = 5 * time.Second

@@ -12,32 +12,32 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
-// principal is the identity in a request's credential.
+// principal is the caller of a request, as its credential identifies it.
 type principal struct {
-	Name   string   // in the audit trail and in the log
-	Tenant *string  // nil: an operator
+	Name   string   // shown in the audit trail and in the log
+	Tenant *string  // nil: an operator's credential
 	Scopes []string // produce, work, read, admin
-	Queues []string // nil: all
+	Queues []string // nil: all queues
 }
 
 const principalKey = "principal"
 
-// setPrincipal keeps the principal of a request for the handlers.
+// setPrincipal stores the caller of a request.
 func setPrincipal(c echo.Context, p *principal) { c.Set(principalKey, p) }
 
-// principalOf returns the principal of a request, or nil if the server asks for no credential.
+// principalOf returns the caller of a request, or nil if no credential was asked for.
 func principalOf(c echo.Context) *principal {
 	p, _ := c.Get(principalKey).(*principal)
 	return p
 }
 
-// isTenants reports whether the request's credential belongs to a tenant.
+// isTenants reports whether a request was made with a tenant's credential.
 func isTenants(c echo.Context) bool {
 	p := principalOf(c)
 	return p != nil && p.Tenant != nil
 }
 
-// actorOf returns the principal's name as the audit trail shows it, or "" if there is no principal.
+// actorOf returns the name of the caller for the audit trail, or "" if the caller is not known.
 func actorOf(c echo.Context) string {
 	if p := principalOf(c); p != nil {
 		return p.Name
@@ -45,8 +45,8 @@ func actorOf(c echo.Context) string {
 	return ""
 }
 
-// bound makes the tenant of the credential the tenant of the request. It fails if the request names
-// another tenant.
+// bound makes the tenant of a credential the tenant of the request. It refuses a request whose
+// header names another tenant.
 func (r *request) bound(p *principal) error {
 	if p == nil || p.Tenant == nil {
 		return nil
@@ -58,24 +58,24 @@ func (r *request) bound(p *principal) error {
 	return nil
 }
 
-// unauthorized returns the 401 for a missing or invalid credential. An unknown credential and an
-// expired one get the same answer.
+// unauthorized returns the refusal of a request without a valid credential. The answer does not
+// tell an unknown credential from an expired one.
 func unauthorized(why string) *pg.Error {
 	return &pg.Error{Code: problems.CodeUnauthorized, Message: why}
 }
 
-// reasonHeader carries the reason of a change when the body has no field for it.
+// reasonHeader is the header with the reason of a change, for requests whose body has none.
 const reasonHeader = "X-OJS-Reason"
 
-// giveReason keeps the reason that the body of a request gives for a change. With nil the header
-// counts.
+// giveReason stores the reason of a change; nil: the body has none.
 func giveReason(c echo.Context, reason *string) {
 	if reason != nil {
 		requestOf(c).reason = *reason
 	}
 }
 
-// reasonOf returns the reason of a change for the audit trail, or "" if the request gives none.
+// reasonOf returns the reason of a change for the audit trail: the body's, or else the header's. It
+// returns "" if there is none.
 func reasonOf(c echo.Context) string {
 	if reason := requestOf(c).reason; reason != "" {
 		return reason
@@ -86,29 +86,30 @@ func reasonOf(c echo.Context) string {
 	return ""
 }
 
-// changing returns the queries of a request that changes something. Each runs in a transaction of
-// its own, and the audit trail notes the request's actor and reason.
+// changing returns queries for changes that the audit trail records with the actor and the reason
+// of the request. Each query runs in a transaction of its own.
 func (s *Server) changing(c echo.Context) *sqlcgen.Queries {
 	return sqlcgen.New(s.db.Within(s.limits.Query).As(actorOf(c), reasonOf(c)))
 }
 
-// request holds what this package knows about a request beyond echo's context.
+// request holds the state of a request that echo's context does not have. Only the goroutine of the
+// handler uses it, so it needs no lock.
 type request struct {
 	tenant *string
-	header string // that named the tenant
+	header string // name of the header that named the tenant
 	reason string // of a change, for the audit trail
 
-	ctx    context.Context // of its calls into the database; nil before the first
+	ctx    context.Context // of the request's database calls; nil before the first (queryContext)
 	cancel context.CancelFunc
 }
 
 const requestKey = "request"
 
-// requestOf returns what begin has put into the context.
+// requestOf returns the state of a request. It panics if begin has not run.
 func requestOf(c echo.Context) *request { return c.Get(requestKey).(*request) }
 
-// begin is the middleware that prepares the request for all handlers. It ends the database context
-// of the request when the handler returns.
+// begin is a middleware that creates the state of a request, which all handlers need, and ends the
+// context of its database calls when the request is done.
 func (s *Server) begin(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		r := &request{}
@@ -122,8 +123,8 @@ func (s *Server) begin(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// asBound turns the error TENANT_MISMATCH into TENANT_ACCESS_DENIED (403) for a tenant's
-// credential: to name another tenant is not a slip in the form then, but an attempt that is denied.
+// asBound returns err as the bearer of a tenant's credential gets it: TENANT_MISMATCH becomes
+// TENANT_ACCESS_DENIED, because naming another tenant is then denied, and not a mistake of form.
 func asBound(c echo.Context, err error) error {
 	var problem *pg.Error
 	if p := principalOf(c); p != nil && p.Tenant != nil && errors.As(err, &problem) && problem.Code == problems.CodeTenantMismatch {
@@ -132,16 +133,17 @@ func asBound(c echo.Context, err error) error {
 	return err
 }
 
-// requestTenant returns the tenant that a request of a scoped route acts for, or nil if the request
-// names none. With nil SQL decides: an enqueue goes to the default tenant, everything else acts on
-// all tenants.
+// requestTenant returns the tenant that a request of a scoped route acts for; nil: none is named.
+// SQL decides what nil means: enqueue uses the default tenant, everything else acts across all
+// tenants.
 func requestTenant(c echo.Context) *string { return requestOf(c).tenant }
 
-// scopeHeader returns the name of the header that named the tenant, or "".
+// scopeHeader returns the name of the header that named the tenant, or "" if none did. It is
+// Authorization if the credential did.
 func scopeHeader(c echo.Context) string { return requestOf(c).header }
 
-// forAllTenants refuses a request that names a tenant. cannot says what is impossible for one
-// tenant.
+// forAllTenants refuses a request that names a tenant, by header or by credential. cannot is the
+// start of the error's message.
 func forAllTenants(c echo.Context, cannot string) error {
 	header := scopeHeader(c)
 	if header == echo.HeaderAuthorization {
@@ -153,9 +155,9 @@ func forAllTenants(c echo.Context, cannot string) error {
 	return nil
 }
 
-// queryContext returns the context of a request's database calls. It ends after Limits.Query. It
-// does not end when the client hangs up: the outcome of the call would be unknown, and its
-// connection lost.
+// queryContext returns the context of a request's database calls, which ends Limits.Query after the
+// first call of queryContext. A client that hangs up does not end it: the outcome of a statement
+// that is broken off is unknown, and its connection is lost.
 func (s *Server) queryContext(c echo.Context) context.Context {
 	r := requestOf(c)
 	if r.ctx == nil {

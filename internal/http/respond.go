@@ -11,20 +11,22 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// What every response carries, and the version that requests may name.
+// The headers that every response has, and the version of OJS that this server speaks.
 const (
 	specVersion     = "1.0"
 	versionHeader   = "OJS-Version"
 	requestIDHeader = "X-Request-Id"
 )
 
-// goSDKVersion is the OJS-Version that the official Go SDK sends. Some shapes differ for it.
+// goSDKVersion is the version that the official Go SDK sends. By it handlers recognize the Go SDK
+// where clients want different shapes.
 const goSDKVersion = "1.0.0-rc.1"
 
-// errLost means that the client's connection broke. The answer itself was right.
+// errLost says that the connection to the client is lost. That is no fault of the answer that it
+// cuts off.
 var errLost = errors.New("the connection to the client is lost")
 
-// writePart writes a part of an answer whose header has been sent.
+// writePart writes a part of an answer whose header has been written. It fails with errLost.
 func writePart(c echo.Context, part []byte) error {
 	if _, err := c.Response().Write(part); err != nil {
 		return fmt.Errorf("%w: %w", errLost, err)
@@ -32,17 +34,18 @@ func writePart(c echo.Context, part []byte) error {
 	return nil
 }
 
-// flush sends what is buffered and returns the socket's error, which a buffered write would hide.
+// flush sends what is buffered, and fails with errLost if that does not succeed. Without it the
+// buffer would hide an error of the socket.
 func flush(c echo.Context) error {
-	// echo's own writer would not tell it.
+	// The Flush of echo's own writer returns no error.
 	if err := http.NewResponseController(c.Response().Writer).Flush(); err != nil {
 		return fmt.Errorf("%w: %w", errLost, err)
 	}
 	return nil
 }
 
-// writeBlob writes a response and a newline, so that a terminal's prompt stands on its own line. It
-// returns an error if the response did not leave.
+// writeBlob writes a whole answer and flushes it. It adds a newline, so that the prompt of a
+// terminal begins on a line of its own, and Retry-After to 503 and 429. It fails with errLost.
 func writeBlob(c echo.Context, status int, body ...[]byte) error {
 	res := c.Response()
 	size := 1
@@ -66,7 +69,7 @@ func writeBlob(c echo.Context, status int, body ...[]byte) error {
 // retryLater tells the client to come back after a second.
 func retryLater(c echo.Context) { c.Response().Header().Set("Retry-After", "1") }
 
-// serializer writes responses made of structs for c.JSON, without HTML escapes, as writeBlob does.
+// serializer writes the answers of c.JSON, without HTML escapes and by writeBlob.
 type serializer struct{}
 
 // Serialize implements echo.JSONSerializer.
@@ -74,10 +77,10 @@ func (serializer) Serialize(c echo.Context, v any, _ string) error {
 	return encode(c, c.Response().Status, v)
 }
 
-// Deserialize implements echo.JSONSerializer. Requests are read by a Binder.
+// Deserialize implements echo.JSONSerializer. It always fails, because binder reads requests.
 func (serializer) Deserialize(echo.Context, any) error { return errors.ErrUnsupported }
 
-// encode writes a struct as the response, without HTML escapes.
+// encode writes an answer that is made of structs, without HTML escapes.
 func encode(c echo.Context, status int, v any) error {
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)
@@ -88,5 +91,6 @@ func encode(c echo.Context, status int, v any) error {
 	return writeBlob(c, status, bytes.TrimRight(buf.Bytes(), "\n"))
 }
 
-// usedUp is the part of a bound that is used up, 0.00 to 1.00, as X-OJS-Queue-Pressure has it (ojs-backpressure section 7.3).
+// usedUp returns the used part of a bound, from 0.00 to 1.00, as X-OJS-Queue-Pressure shows it
+// (ojs-backpressure section 7.3).
 func usedUp(depth, bound float64) string { return fmt.Sprintf("%.2f", min(1, depth/bound)) }

@@ -27,15 +27,16 @@ func (s *Server) resultRoutes() []route {
 	})
 }
 
-// maxResults is the largest number of jobs in one request for results.
+// maxResults is the largest number of jobs that one request asks the results of.
 const maxResults = 1000
 
+// outcome is the state of a job, and its result if it has one.
 type outcome sqlcgen.JobResultsRow
 
 func (o *outcome) ended() bool { return o.ResultStoredAt != nil }
 
-// attrs returns when a result was stored, how large it is, and until when it stays; without that it
-// stays for ever.
+// attrs returns when the result was stored, how large it is and when it expires. A result without
+// the last one is kept for ever.
 func (o *outcome) attrs() []jsonbody.Attr {
 	if o.Result == nil {
 		return nil
@@ -50,6 +51,7 @@ func (o *outcome) attrs() []jsonbody.Attr {
 	return list
 }
 
+// result reads the state and the result of a job. It fails with 404 if there is no such job.
 func (s *Server) result(ctx context.Context, id string, scope *string) (*outcome, error) {
 	rows, err := s.q.JobResults(ctx, sqlcgen.JobResultsParams{Ids: []string{id}, Tenant: scope, MaxBytes: math.MaxInt64})
 	if err != nil {
@@ -61,8 +63,8 @@ func (s *Server) result(ctx context.Context, id string, scope *string) (*outcome
 	return (*outcome)(&rows[0]), nil
 }
 
-// getResult answers with the result of a job. With wait=true it waits until the job has ended, for
-// timeout seconds at most.
+// getResult answers with the state and the result of a job. With wait=true it first waits until the
+// job has ended, for at most timeout seconds.
 func (s *Server) getResult(c echo.Context) error {
 	id, scope, err := jobRef(c)
 	if err != nil {
@@ -118,7 +120,8 @@ func (s *Server) getResult(c echo.Context) error {
 	}
 }
 
-// lookAtResult has a time limit of its own: waiting may take longer than a request's calls into the database may.
+// lookAtResult is result with a time limit of its own, because a request that waits may take longer
+// than queryContext allows.
 func (s *Server) lookAtResult(c echo.Context, id string, scope *string) (*outcome, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Request().Context()), s.limits.Query)
 	defer cancel()
@@ -137,7 +140,7 @@ func writeResult(c echo.Context, id string, found *outcome) error {
 	return writeBlob(c, http.StatusOK, w.B)
 }
 
-// jobsOver asks, in one statement, which of the jobs that requests wait for have ended.
+// jobsOver asks the database which of the jobs have ended or are gone, for all requests that wait.
 func (s *Server) jobsOver(ctx context.Context, jobs []awaited) ([]awaited, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.limits.Query)
 	defer cancel()
@@ -161,7 +164,7 @@ type resultsRequest struct {
 	IDs []string `json:"ids" check:"id"`
 }
 
-// Check wants a list, and not too long a one.
+// Check refuses a body without ids, or with too many.
 func (r *resultsRequest) Check(o *jsonbody.Object) {
 	if !o.Has("ids") {
 		o.Missing("ids")
@@ -171,8 +174,8 @@ func (r *resultsRequest) Check(o *jsonbody.Object) {
 	}
 }
 
-// listResults answers for each id. The result is null if there is no such job, it has not ended, or
-// its result was removed.
+// listResults answers for every id. A job that does not exist has null. A job that has not ended,
+// or whose result was removed, has an object whose result is null.
 func (s *Server) listResults(c echo.Context) error {
 	var req resultsRequest
 	if err := c.Bind(&req); err != nil {
@@ -208,7 +211,7 @@ func (s *Server) listResults(c echo.Context) error {
 	for _, id := range req.IDs {
 		o, ok := found[id]
 		if ok && o == nil {
-			continue // named twice
+			continue // the client named the job twice
 		}
 		found[id] = nil
 		w.Key(id)

@@ -17,13 +17,14 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
-// v1 is where the routes of OJS begin.
+// v1 is the prefix of the paths of OJS.
 const v1 = "/ojs/v1"
 
-// access is the scope that a route demands of a credential.
+// access is the scope that a credential needs for a route.
 type access string
 
-// The scopes. Open is none, not even a credential: probes, and what a client reads before it has one.
+// The scopes. A route with scopeOpen needs no credential: probes, and what a client reads before it
+// has one. A credential with scopeAdmin has the other scopes, too (Allow).
 const (
 	scopeOpen    access = "open"
 	scopeProduce access = "produce"
@@ -32,22 +33,25 @@ const (
 	scopeAdmin   access = "admin"
 )
 
-// route is a handler with its method and path, and with what a credential needs to use it. A route
-// for GET also answers HEAD.
+// route is a handler, the method and path under which clients reach it, and what it requires of
+// their credentials. A route for GET answers HEAD, too.
 type route struct {
 	Method, Path string
 	Scope        access
 	Queues       reach
-	Query        string // names of the parameters of the query, separated by blanks
+	Query        string // names of the parameters of the query, separated by spaces
 	OfTenant     bool   // the query may name the tenant, as the header does
 	Handler      echo.HandlerFunc
 
+	// scoped says that the route acts for the tenant of the header or the credential: see the
+	// function scoped.
 	scoped bool
 }
 
 type routeKey struct{ method, path string }
 
-// underPrefixes returns the routes once for each prefix.
+// underPrefixes returns a copy of routes below each of the prefixes, because clients know the same
+// routes under several paths.
 func underPrefixes(prefixes []string, routes []route) []route {
 	var all []route
 	for _, prefix := range prefixes {
@@ -59,7 +63,8 @@ func underPrefixes(prefixes []string, routes []route) []route {
 	return all
 }
 
-// scoped is routes for the tenant that the request's header names, which Scope tells.
+// scoped marks routes as scoped and returns them. A handler of a scoped route gets the tenant of
+// the request from requestTenant.
 func scoped(routes []route) []route {
 	for i := range routes {
 		routes[i].scoped = true
@@ -67,7 +72,8 @@ func scoped(routes []route) []route {
 	return routes
 }
 
-// mount adds routes to e. It panics on a route without a scope: every credential could use it.
+// mount registers routes with e. It panics if a route has no scope, which is a programming error,
+// so that the server does not start.
 func (s *Server) mount(e *echo.Echo, routes []route) {
 	for i := range routes {
 		r := &routes[i]
@@ -83,6 +89,9 @@ func (s *Server) mount(e *echo.Echo, routes []route) {
 	}
 }
 
+// add registers a route under one method. It wraps the handler from the inside out: a request
+// passes scoped, bounded, spelled and ofTenant, in this order, as far as the fields of the route
+// ask for them.
 func (s *Server) add(e *echo.Echo, method string, r *route) {
 	if s.mounted == nil {
 		s.mounted = map[routeKey]*route{}
@@ -104,7 +113,8 @@ func (s *Server) add(e *echo.Echo, method string, r *route) {
 	s.mounted[routeKey{method, r.Path}] = r
 }
 
-// paged are the query parameters that paging reads.
+// paged holds the names of the query parameters that paging reads. It ends with a space, so that
+// more names can follow.
 const paged = "limit offset page per_page "
 
 // Parameters returns the names of the query parameters that the route knows.
@@ -116,8 +126,8 @@ func (r *route) Parameters() []string {
 	return known
 }
 
-// spelled refuses a query parameter whose name is nearly a known one: a filter that is ignored
-// would match everything.
+// spelled wraps next and refuses a query parameter whose name is nearly a known one. A misspelt
+// filter that is ignored lets everything pass.
 func spelled(next echo.HandlerFunc, known []string) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		if c.Request().URL.RawQuery == "" {
@@ -136,8 +146,8 @@ func spelled(next echo.HandlerFunc, known []string) echo.HandlerFunc {
 	}
 }
 
-// ofTenant applies ?tenant= (or ?tenant_id=) as the tenant of the request. It must agree with the
-// tenant header; to a tenant every other tenant is unknown (404).
+// ofTenant wraps next and applies the tenant in the query as the tenant of the request. It refuses
+// a tenant that is not the one of the header or the credential, with 404.
 func ofTenant(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		named, err := queryTenant(c)
@@ -152,9 +162,10 @@ func ofTenant(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// narrowTenant returns the tenant that a filter is about: the one that it names, or else scope, the
-// tenant of the request. at is the path of the field. To a tenant every other tenant is unknown
-// (404).
+// narrowTenant returns the tenant that a filter is about. named is the tenant in the filter, at is
+// the field that holds it, and scope is the tenant of the request. Without named it returns scope.
+// It fails if named is no tenant id, and with 404 if named is another tenant than scope: a tenant
+// does not learn which other tenants exist.
 func narrowTenant(at string, named, scope *string) (*string, error) {
 	switch {
 	case named == nil:
@@ -172,7 +183,8 @@ func (s *Server) routeOf(c echo.Context) *route {
 	return s.mounted[routeKey{c.Request().Method, c.Path()}]
 }
 
-// Allow refuses a principal that may not use the route.
+// Allow refuses a principal that lacks the scope of the route. It also refuses a principal of one
+// tenant on a route that is not scoped.
 func (r *route) Allow(p *principal) error {
 	if !slices.Contains(p.Scopes, string(r.Scope)) && !slices.Contains(p.Scopes, string(scopeAdmin)) {
 		return problems.Forbidden("scope", "Use a credential with the scope "+string(r.Scope)+".", map[string]any{"scope": r.Scope},
@@ -184,6 +196,8 @@ func (r *route) Allow(p *principal) error {
 	return nil
 }
 
+// scoped wraps next and reads the tenant of the request from its header and its credential. It
+// refuses a request whose header and credential name different tenants.
 func (s *Server) scoped(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) (err error) {
 		r := requestOf(c)
@@ -199,8 +213,9 @@ func (s *Server) scoped(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// patiently runs a change that may have to wait for the lock of another transaction. It is tried
-// again until Limits.Query is over, and the audit trail notes the request's actor and reason.
+// patiently runs call, a change in a transaction of its own that the audit trail records with the
+// actor and the reason of the request. While another transaction holds a lock that call needs, it
+// tries again, for at most Limits.Query. It needs a request of a scoped route.
 func patiently[P, T any](s *Server, c echo.Context, call func(*sqlcgen.Queries, context.Context, P) (T, error),
 	params P,
 ) (out T, err error) {

@@ -10,25 +10,26 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
-// A credential may be for some queues only. Which queues a route is about stands beside it, so that most are asked before their handlers;
-// what only the body tells, handlers ask, by For and the rest of this file.
+// A credential may be for some queues only. The field Queues of a route says which queues the route
+// is about, so most requests are checked before their handlers run. If only the body names the
+// queues, the handler checks them, with forQueues and the functions after it.
 
-// reach says how a route tells which queues it touches.
+// reach says which queues a route is about.
 type reach int
 
 // The zero value is the strictest, so that a route that does not say is refused.
 const (
-	allQueues     reach = iota // all of them, or what belongs to none: not for a credential of some
-	noQueue                    // none: what a worker says of itself
-	queueInPath                // the path's name
-	queueOfJob                 // that of the job which the path has the id of
-	queueOfCron                // that in which the path's cron job makes its jobs
-	queueInQuery               // the parameter queue
-	queuesInQuery              // the parameter queues
-	queuesInBody               // those that the body names, or the jobs that it names: the handler asks
+	allQueues     reach = iota // all queues, or something that belongs to none: refused to a credential for some
+	noQueue                    // none: a worker reports about itself
+	queueInPath                // the queue that the path names
+	queueOfJob                 // the queue of the job that the path names
+	queueOfCron                // the queue in which the path's cron job makes its jobs
+	queueInQuery               // the queue in the parameter queue
+	queuesInQuery              // the queues in the parameter queues
+	queuesInBody               // the queues, or the queues of jobs, that the body names: the handler checks them
 )
 
-// bounded wraps a handler: it checks first that the credential covers the queues of the request.
+// bounded wraps next and refuses a credential that is not for the queues of the route.
 func (s *Server) bounded(reach reach, next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		if err := s.within(c, reach); err != nil {
@@ -39,6 +40,7 @@ func (s *Server) bounded(reach reach, next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
+// within refuses a request whose credential is not for the queues that reach says.
 func (s *Server) within(c echo.Context, reach reach) error {
 	if bound(c) == nil {
 		return nil
@@ -72,7 +74,7 @@ func (s *Server) within(c echo.Context, reach reach) error {
 	return problems.Forbidden("queues", problems.HintAllQueues, nil, "this is about all queues, and the credential is for some")
 }
 
-// bound returns the queues that the request's credential covers, or nil for all queues.
+// bound returns the queues that the credential of a request is for; nil: all queues.
 func bound(c echo.Context) []string {
 	if p := principalOf(c); p != nil {
 		return p.Queues
@@ -80,7 +82,7 @@ func bound(c echo.Context) []string {
 	return nil
 }
 
-// forQueues refuses the request if the credential does not cover one of the queues.
+// forQueues refuses queues that the credential is not for. field is where the request names them.
 func forQueues(c echo.Context, field string, queues ...string) error {
 	own := bound(c)
 	if own == nil {
@@ -95,8 +97,8 @@ func forQueues(c echo.Context, field string, queues ...string) error {
 	return nil
 }
 
-// forFilter refuses a filter that matches jobs outside the queues of the credential. A nil queue
-// matches all queues.
+// forFilter refuses a filter that lets jobs of other queues pass than those of the credential.
+// queue is the filter's queue; nil: the filter lets jobs of all queues pass.
 func forFilter(c echo.Context, field string, queue *string) error {
 	switch {
 	case bound(c) == nil:
@@ -108,8 +110,8 @@ func forFilter(c echo.Context, field string, queue *string) error {
 	return forQueues(c, field, *queue)
 }
 
-// forJobs refuses the request if one of the jobs is in a queue that the credential does not cover.
-// Unknown jobs pass; the handler answers for them.
+// forJobs refuses jobs in queues that the credential is not for. It does not refuse jobs that do
+// not exist.
 func (s *Server) forJobs(c echo.Context, field string, ids ...string) error {
 	elsewhere, err := s.elsewhere(c, ids)
 	if err == nil && len(elsewhere) > 0 {
@@ -118,22 +120,22 @@ func (s *Server) forJobs(c echo.Context, field string, ids ...string) error {
 	return err
 }
 
-// notItsJob returns the 403 for a job in a queue that the credential does not cover.
+// notItsJob returns the refusal of a job in a queue that the credential is not for.
 func notItsJob(field, id string) error {
 	return problems.Forbidden(field, problems.HintQueue, nil, "the credential is not for the queue of job %s", id)
 }
 
-// elsewhere returns the ids of the jobs that are in queues which the credential does not cover.
+// elsewhere returns the ids of the jobs that are in queues that the credential is not for.
 func (s *Server) elsewhere(c echo.Context, ids []string) ([]string, error) {
 	own := bound(c)
-	ids = slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return !jsonbody.IsUUID(id) }) // which no job has
+	ids = slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return !jsonbody.IsUUID(id) }) // no job has such an id
 	if own == nil || len(ids) == 0 {
 		return nil, nil
 	}
 	return s.q.JobsElsewhere(s.queryContext(c), sqlcgen.JobsElsewhereParams{Ids: ids, Tenant: requestTenant(c), Queues: own})
 }
 
-// forCron refuses a cron job whose jobs go to a queue that the credential does not cover.
+// forCron refuses a cron job that makes its jobs in a queue that the credential is not for.
 func (s *Server) forCron(c echo.Context, name string) error {
 	own := bound(c)
 	if own == nil || !jsonbody.IsText(name) {
@@ -146,8 +148,8 @@ func (s *Server) forCron(c echo.Context, name string) error {
 	return err
 }
 
-// jobRef returns the job id of the path and the tenant of the request. An id that no job can have
-// gives a 404.
+// jobRef returns the id of the job in the path, and the tenant of the request. An id that no job
+// can have gets 404.
 func jobRef(c echo.Context) (id string, scope *string, err error) {
 	id = c.Param("id")
 	if !jsonbody.IsUUID(id) {

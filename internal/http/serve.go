@@ -10,9 +10,15 @@ import (
 	"time"
 )
 
-// Serve answers requests on ln until ctx ends. Then it reports itself as not ready, lets waiting
-// FETCHes return empty, goes on answering for DrainDelay so that load balancers and clients notice,
-// closes ln, finishes the requests under way, ends its background tasks, and returns.
+// Serve answers requests on ln until ctx ends. Then it stops in these steps:
+//
+//  1. GET /ready answers 503, and waiting FETCHes return empty.
+//  2. Requests are answered for another DrainDelay, so that load balancers and clients notice.
+//  3. ln is closed, and requests under way have up to Drain to end.
+//  4. The last refusals by limits are written.
+//
+// Requests that have not ended after Drain are cut off. Serve fails if ln fails, or if the sockets
+// cannot be closed.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	s.background.start(s.defaultTenant.refresh)
 	defer s.background.stop()
@@ -23,7 +29,8 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		ReadTimeout:       s.limits.Read,
 		WriteTimeout:      s.limits.Wait + s.limits.Write,
 		IdleTimeout:       s.limits.Idle,
-		// Room above our own limit, whose refusal has the error shape.
+		// Four times our own limit, so that headers refuses first, with an answer in the OJS error
+		// shape.
 		MaxHeaderBytes: 4 * s.limits.Headers,
 		ErrorLog:       slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}

@@ -25,14 +25,15 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
-// pythonSDK begins the User-Agent of the official Python SDK. It does not parse an answer of
-// another type than application/json: it would fetch jobs and not see them.
+// pythonSDK is the start of the User-Agent of the official Python SDK. That SDK parses an answer
+// only if its type is application/json: with the OJS media type it would fetch jobs and not see
+// them.
 const pythonSDK = "python-httpx/"
 
-// Server answers the OJS HTTP binding.
+// Server serves the OJS HTTP binding.
 type Server struct {
 	db       *pg.DB
-	q        *sqlcgen.Queries // in turn with other tenants (pg.Shared)
+	q        *sqlcgen.Queries // shares connections fairly between tenants (pg.Shared)
 	problems *problemWriter
 	dispatch *dispatch.Dispatcher
 	cron     *sched.Cron
@@ -40,18 +41,21 @@ type Server struct {
 	limits   Limits
 	version  string
 	reset    func(context.Context) error
-	keys     *keyring      // nil: there are no API keys
-	tokens   *jwt.Verifier // nil: there are no tokens
+	keys     *keyring      // nil: API keys are not accepted
+	tokens   *jwt.Verifier // nil: JWTs are not accepted
 	metrics  *metrics
 	started  time.Time
 	handler  http.Handler
 
-	drain    sync.Once
+	drain    sync.Once     // closes draining only once
 	draining chan struct{} // closed when the server begins to stop
 
-	handing  context.Context // until TakeBack
+	handing  context.Context // ends with TakeBack; then FETCH answers are broken off (handOver)
 	takeBack context.CancelFunc
 
+	// mounted holds the routes by method and path. mount fills it before the first request, and
+	// after that it is only read, so it needs no lock. Each of the fields after it has its own
+	// locks.
 	mounted       map[routeKey]*route
 	bounds        boundsCache
 	background    background
@@ -60,7 +64,7 @@ type Server struct {
 	defaultTenant defaultTenant
 }
 
-// New makes a Server; Handler or Serve puts it to use.
+// New returns a Server for cfg. It answers requests by Handler or Serve.
 func New(cfg Config) *Server {
 	cfg.Version = cmp.Or(cfg.Version, "dev")
 	s := &Server{
@@ -94,11 +98,12 @@ func New(cfg Config) *Server {
 	return s
 }
 
-// TakeBack ends all answers to FETCHes that clients have not read, and gives their jobs back while
-// the database can still be reached. Call it when the server is about to stop.
+// TakeBack breaks off all answers to FETCHes that clients have not read to the end. Their handlers
+// then give the jobs back. Call it when the server is about to stop, while the database can still
+// be reached.
 func (s *Server) TakeBack() { s.takeBack() }
 
-// Handler returns the server's handler, for use without its sockets.
+// Handler returns the server as an http.Handler, without sockets.
 func (s *Server) Handler() http.Handler { return s.handler }
 
 func (s *Server) routes() http.Handler {
@@ -127,8 +132,9 @@ func (s *Server) routes() http.Handler {
 	return e
 }
 
-// headers sets what every response must carry. It runs before routing, so that a 404 carries it
-// too.
+// headers is a middleware that sets the headers of every response. It refuses requests whose
+// headers are too large, that name another version of OJS, or whose query cannot be parsed. It runs
+// before routing, so that a 404 carries the headers, too.
 func (s *Server) headers(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		r, h := c.Request(), c.Response().Header()
@@ -145,8 +151,9 @@ func (s *Server) headers(next echo.HandlerFunc) echo.HandlerFunc {
 		c.Response().Before(func() {
 			select {
 			case <-s.draining:
-				// The client comes back elsewhere, or by a new connection as long as there is a door: on a connection that is kept, its
-				// next request could cross the end of it.
+				// The client sends its next request over a new connection: to another server, or to
+				// this one as long as it listens. A request on the old connection could arrive
+				// while the server closes it.
 				h.Set("Connection", "close")
 			default:
 			}
@@ -167,7 +174,8 @@ func (s *Server) headers(next echo.HandlerFunc) echo.HandlerFunc {
 		if err := checkVersion(r.Header.Values(versionHeader)); err != nil {
 			return err
 		}
-		// What cannot be read would be overlooked, and a filter with it.
+		// net/http drops the parameters that cannot be parsed. A filter among them would be
+		// ignored.
 		if _, err := url.ParseQuery(r.URL.RawQuery); err != nil {
 			return problems.Invalid("query", "must be names and values joined by &, escaped as in a URL")
 		}
@@ -175,6 +183,7 @@ func (s *Server) headers(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
+// checkVersion refuses a version of OJS that this server does not speak.
 func checkVersion(values []string) error {
 	for _, v := range values {
 		switch v {
@@ -187,7 +196,8 @@ func checkVersion(values []string) error {
 	return nil
 }
 
-// visible reports whether a client's request id can be echoed and logged as it is.
+// visible reports whether a client's request id can be echoed and logged as it is: at most 128
+// printable ASCII characters without spaces.
 func visible(id string) bool {
 	if id == "" || len(id) > 128 {
 		return false
@@ -200,8 +210,9 @@ func visible(id string) bool {
 	return true
 }
 
-// unescape decodes the names in a path. The router leaves the path as it was sent if it holds an
-// escape that could have been left out or that hides a slash.
+// unescape is a middleware that decodes percent escapes in the parameters of a path. echo leaves
+// parameters as they were sent if the path holds an escape that could have been left out or that
+// hides a slash.
 func unescape(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		if c.Request().URL.RawPath == "" {
@@ -220,6 +231,8 @@ func unescape(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
+// recover is a middleware that turns a panic of a handler into an error with the stack. It lets
+// http.ErrAbortHandler pass, by which net/http cuts an answer off.
 func (s *Server) recover(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) (err error) {
 		defer func() {

@@ -27,20 +27,21 @@ func (s *Server) settleRoutes() []route {
 	})
 }
 
-// maxAckJobs is the largest number of jobs in one ACK or NACK.
+// maxAckJobs is the largest number of jobs that one ACK or NACK names.
 const maxAckJobs = 1000
 
 func (s *Server) ack(c echo.Context) error { return s.settle(c, verb{readAck, wire.appendAcked}) }
 
 func (s *Server) nack(c echo.Context) error { return s.settle(c, verb{readNack, wire.appendNacked}) }
 
-// verb is a way to end an attempt: what its request for one job holds, and what the answer is.
+// verb is an ACK or a NACK. read reads what the request says about one job, and shape writes the
+// answer about it; with whole the answer holds the whole job.
 type verb struct {
 	read  func(*jsonbody.Object, *dispatch.Settlement)
 	shape func(out wire, w *jsonbody.Writer, job *sqlcgen.OjsJob, whole bool)
 }
 
-// attempt holds the fields of every ACK and NACK.
+// attempt holds the fields that the ACK and the NACK of a job have in common.
 type attempt struct {
 	JobID    *string `json:"job_id" check:"id"`
 	Lease    *string `json:"lease" check:"id"`
@@ -69,21 +70,21 @@ type nackRequest struct {
 	failure failure
 }
 
-// Check reads the error, too.
+// Check reads the fields of error.
 func (r *nackRequest) Check(o *jsonbody.Object) {
 	if child := o.Child("error"); child != nil {
 		child.Into(&r.failure)
 	}
 }
 
-// failure is what must be right in Error, which is stored with whatever else it holds.
+// failure holds the fields of Error that are checked. Error is stored with all its fields.
 type failure struct {
 	Code      *string         `json:"code"`
 	Type      *string         `json:"type"`
 	Message   *string         `json:"message" check:"required"`
 	Retryable *bool           `json:"retryable"`
 	Details   json.RawMessage `json:"details"`
-	Detail    json.RawMessage `json:"detail"` // of a problem as RFC 9457 has it
+	Detail    json.RawMessage `json:"detail"` // field of a problem as in RFC 9457
 	Backtrace json.RawMessage `json:"backtrace"`
 }
 
@@ -97,8 +98,8 @@ func readNack(o *jsonbody.Object, to *dispatch.Settlement) {
 	takeID(o, to, req.JobID)
 }
 
-// takeID sets the job that is meant: that of the path, which is in to already, or job_id of the
-// body.
+// takeID sets which job is meant: the path's, which is in to already, or job_id of the body. It
+// fails if neither names a job, or if they differ.
 func takeID(o *jsonbody.Object, to *dispatch.Settlement, id *string) {
 	switch {
 	case to.ID == "" && id == nil:
@@ -110,8 +111,8 @@ func takeID(o *jsonbody.Object, to *dispatch.Settlement, id *string) {
 	}
 }
 
-// settle ends attempts: of one job, named in the body or in the path, or of many under jobs, each
-// of which succeeds or fails by itself.
+// settle ends the attempts of jobs. A request names one job in the body or in the path, or it has
+// many under jobs, each of which succeeds or fails by itself.
 func (s *Server) settle(c echo.Context, v verb) error {
 	pathID := c.Param("id")
 	if pathID != "" {
@@ -119,7 +120,8 @@ func (s *Server) settle(c echo.Context, v verb) error {
 			return err
 		}
 	}
-	// Room for more than a result may have, so that SQL says when one is too large.
+	// The body may be larger than a result may be, so that SQL refuses a result that is too large,
+	// and says so.
 	req, err := s.body(c, max(s.limits.Body, s.limits.BatchBody), pathID != "")
 	if err != nil {
 		return err
@@ -147,15 +149,17 @@ func (s *Server) settle(c echo.Context, v verb) error {
 	return writeBlob(c, http.StatusOK, w.B)
 }
 
-// batch is an ACK or NACK of many jobs, and what became of each of them.
+// batch is an ACK or NACK of many jobs. settled holds the outcome of each job in asked, at the same
+// index.
 type batch struct {
 	asked   []dispatch.Settlement
 	settled []dispatch.Settled
-	worker  *string // who asks, unless a job names another one
+	worker  *string // worker_id of the request, for jobs that name none
 }
 
-// settleMany never answers with whole jobs, whatever the client prefers: a thousand may have
-// gigabytes, and once they are settled it is too late to refuse.
+// settleMany ends the attempts of many jobs. It never answers with whole jobs, whatever the client
+// prefers: a thousand of them may have gigabytes, and once they are settled it is too late to
+// refuse.
 func (s *Server) settleMany(c echo.Context, req *jsonbody.Object, v verb) error {
 	b, err := readBatch(c, req, v)
 	if err != nil {
@@ -188,7 +192,8 @@ func (s *Server) settleMany(c echo.Context, req *jsonbody.Object, v verb) error 
 	return writeBlob(c, http.StatusOK, w.B)
 }
 
-// readBatch reads the jobs of a request. One that cannot be read has its fault in settled: it must not cost the others their leases.
+// readBatch reads the jobs of a request. The fault of a job that cannot be read goes to settled, so
+// that the other jobs are settled all the same and do not lose their leases.
 func readBatch(c echo.Context, req *jsonbody.Object, v verb) (*batch, error) {
 	jsonbody.Near(req, nil, "jobs", "worker_id")
 	items := req.Items("jobs")
@@ -214,8 +219,10 @@ func readBatch(c echo.Context, req *jsonbody.Object, v verb) (*batch, error) {
 	return b, nil
 }
 
-// settleBatch asks for what could be read. It fails if nothing is known to be settled: the database was away, or others hold all of the
-// jobs. A client need not look at each to know that it is to send all of them again, those that cannot be read, too.
+// settleBatch settles the jobs that could be read. It fails if none of them is known to be settled:
+// the database was away, or other sessions hold locks on all of the jobs. The client then knows,
+// without a look at each job, that it has to send all of them again, also those that cannot be
+// read.
 func (s *Server) settleBatch(c echo.Context, b *batch) error {
 	if err := s.bound(c, b); err != nil {
 		return err
@@ -246,7 +253,7 @@ func (s *Server) settleBatch(c echo.Context, b *batch) error {
 	return nil
 }
 
-// bound refuses those of the jobs that are in other queues than the credential's.
+// bound refuses the jobs of a batch that are in queues that the credential is not for.
 func (s *Server) bound(c echo.Context, b *batch) error {
 	ids := make([]string, len(b.asked))
 	for i := range b.asked {
@@ -267,7 +274,7 @@ func (s *Server) bound(c echo.Context, b *batch) error {
 // appendUnsettled writes why the job at index was not settled.
 func (s *Server) appendUnsettled(c echo.Context, w *jsonbody.Writer, b *batch, index int) error {
 	problem := s.problems.classify(b.settled[index].Err)
-	problem.Details = maps.Clone(problem.Details) // several may share it
+	problem.Details = maps.Clone(problem.Details) // several jobs may share the map
 	if problem.Details == nil {
 		problem.Details = map[string]any{}
 	}
@@ -289,7 +296,8 @@ func (s *Server) appendUnsettled(c echo.Context, w *jsonbody.Writer, b *batch, i
 	return nil
 }
 
-// relocateSettled rewrites an error of ojs.settle about one of many, in the client's terms. shared: worker_id stands beside jobs.
+// relocateSettled changes an error of ojs.settle about one of many jobs, so that it names the field
+// as the client wrote it. With shared the worker_id stands next to jobs, and keeps its name.
 func relocateSettled(err *pg.Error, path string, shared bool) {
 	field, _ := err.Details["field"].(string)
 	switch root, _, _ := strings.Cut(field, "."); root {
@@ -303,7 +311,8 @@ func relocateSettled(err *pg.Error, path string, shared bool) {
 	}
 }
 
-// logUnsettled tells what is not the client's fault, each problem once, however many jobs share it.
+// logUnsettled logs the failures that are not the client's fault, each once, with the number of
+// jobs that it concerns.
 func (s *Server) logUnsettled(c echo.Context, b *batch) {
 	jobs, first := map[[2]string]int{}, map[[2]string]int{}
 	for i := range b.settled {

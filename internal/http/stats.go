@@ -19,8 +19,9 @@ func (s *Server) statsRoutes() []route {
 	})
 }
 
-// stats is ojs-admin-api section 10.1: numbers of jobs now and ever, over all tenants or of one, and how many came and went in the last
-// minute. Each attempt that was acknowledged or failed was processed.
+// stats answers with the numbers of jobs by state, over all tenants or of one, and with how many
+// came and went in the last minute (ojs-admin-api section 10.1). An attempt counts as processed
+// when it is acknowledged or fails.
 func (s *Server) stats(c echo.Context) error {
 	ctx, tenant := s.queryContext(c), requestTenant(c)
 	n, err := s.q.Stats(ctx, tenant)
@@ -51,7 +52,8 @@ func (s *Server) stats(c echo.Context) error {
 	})
 }
 
-// schedulingStats tells of each queue what was handed out of it. That is not counted by queue and tenant, so there is none of one tenant.
+// schedulingStats answers with what was handed out of each queue. That is not counted by tenant, so
+// a request that names a tenant is refused.
 func (s *Server) schedulingStats(c echo.Context) error {
 	if err := forAllTenants(c, "what is handed out of a queue is not counted"); err != nil {
 		return err
@@ -78,7 +80,7 @@ func (s *Server) schedulingStats(c echo.Context) error {
 	return c.JSON(http.StatusOK, answer)
 }
 
-// tenantShares tells of each tenant what it was to get and what it got.
+// tenantShares answers with the share that each tenant is entitled to, and the share that it got.
 func (s *Server) tenantShares(c echo.Context) error {
 	limit, offset, err := paging(c)
 	if err != nil {

@@ -11,7 +11,7 @@ func (s *Server) systemRoutes() []route {
 	routes := []route{
 		{Method: http.MethodGet, Path: "/ojs/manifest", Scope: scopeOpen, Handler: s.manifest},
 		{Method: http.MethodGet, Path: v1 + "/health", Scope: scopeOpen, Handler: s.health},
-		// The command-line tool asks here.
+		// The official command-line tool uses this path.
 		{Method: http.MethodGet, Path: v1 + "/admin/observability/health", Scope: scopeOpen, Handler: s.health},
 		{Method: http.MethodGet, Path: "/health", Scope: scopeOpen, Handler: s.live},
 		{Method: http.MethodGet, Path: v1 + "/ready", Scope: scopeOpen, Handler: s.ready},
@@ -45,7 +45,8 @@ func (s *Server) ask(c echo.Context) (time.Duration, error) {
 	return time.Since(begin), err
 }
 
-// live tells that the process lives, whatever the state of the database: a restart would not help.
+// live answers 200 while the process runs, even if the database is away: a restart of the process
+// would not help then.
 func (s *Server) live(c echo.Context) error {
 	return c.JSON(http.StatusOK, s.healthOf("ok", nil))
 }
@@ -54,7 +55,8 @@ func (s *Server) healthOf(status string, backend *backendJSON) healthJSON {
 	return healthJSON{Status: status, Version: specVersion, UptimeSeconds: int64(time.Since(s.started).Seconds()), Backend: backend}
 }
 
-// health tells how the server and its database are.
+// health answers with the state of the server and its database. It is 503 if the database does not
+// answer.
 func (s *Server) health(c echo.Context) error {
 	latency, err := s.ask(c)
 	if err != nil {
@@ -67,7 +69,8 @@ func (s *Server) health(c echo.Context) error {
 	return c.JSON(http.StatusOK, s.healthOf("ok", &backendJSON{Type: "postgres", Status: "healthy", LatencyMs: &ms}))
 }
 
-// ready tells a load balancer whether to send requests here.
+// ready tells a load balancer whether to send requests here. It answers 503 while the server
+// drains, or if the database does not answer.
 func (s *Server) ready(c echo.Context) error {
 	status, code := "ready", http.StatusOK
 	select {

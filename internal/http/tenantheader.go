@@ -14,11 +14,11 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/problems"
 )
 
-// TenantHeaders are the names of the header that names the tenant: errors use the first one, the
-// others are aliases. An empty list means that only bodies and credentials name tenants.
+// TenantHeaders are the names of the header that names a request's tenant. Errors use the first
+// name; the others are aliases. If there are none, only bodies and credentials name tenants.
 type TenantHeaders []string
 
-// KnownTenantHeaders are the names unless the server is configured otherwise.
+// KnownTenantHeaders are the names that clients use unless they are configured otherwise.
 var KnownTenantHeaders = TenantHeaders{names.TenantHeader, "X-OJS-Tenant-ID"}
 
 var (
@@ -26,7 +26,8 @@ var (
 	takenByAnother = []string{"Authorization", "X-Api-Key", "Host", "Cookie", "Content-Type", "Content-Length"}
 )
 
-// ReadTenantHeaders reads a list of names separated by commas; "none" is the empty list.
+// ReadTenantHeaders reads names that are separated by commas, or the word none. It fails if a name
+// is not valid, or is the name of another header that matters.
 func ReadTenantHeaders(list string) (TenantHeaders, error) {
 	if list == "none" {
 		return TenantHeaders{}, nil
@@ -41,13 +42,13 @@ func ReadTenantHeaders(list string) (TenantHeaders, error) {
 	return all, nil
 }
 
-// noTenantID returns the 400 for a field that holds no valid tenant id.
+// noTenantID returns the refusal of a field that should hold a tenant id and does not.
 func noTenantID(field string) *pg.Error {
 	return problems.Invalid(field, "must match ^[a-zA-Z0-9][a-zA-Z0-9._:-]*$ and have at most 256 bytes")
 }
 
-// namedTenant returns the tenant of the credential or of the header, without checking it; "" if
-// there is none.
+// namedTenant returns the tenant that the credential or the header of a request names, or "" if
+// there is none. The header's tenant is not checked.
 func (s *Server) namedTenant(c echo.Context) string {
 	if p := principalOf(c); p != nil && p.Tenant != nil {
 		return *p.Tenant
@@ -60,12 +61,12 @@ func (s *Server) namedTenant(c echo.Context) string {
 	return ""
 }
 
-// read returns the tenant that the headers name, and the name of that header; nil if none names
-// one. It refuses several values, and known headers that this server does not use: a client that
-// sends one believes that it names a tenant.
+// read returns the tenant that a request names by header, and the name of that header; nil: none.
+// It fails if the tenant is named twice, or is not a valid id.
 func (t TenantHeaders) read(h http.Header) (id *string, header string, err error) {
 	for _, name := range KnownTenantHeaders {
-		// Passed over, it would have a client act across tenants that believes to name one.
+		// The client believes that it names a tenant. If the server passed over the header, the
+		// request would act across tenants.
 		if len(h.Values(name)) > 0 && !slices.ContainsFunc(t, func(own string) bool { return strings.EqualFold(own, name) }) {
 			return nil, "", problems.Invalid(name, "names no tenant on this server, which has it %s", t.instead())
 		}
@@ -94,7 +95,7 @@ func (t TenantHeaders) read(h http.Header) (id *string, header string, err error
 	return &v, header, nil
 }
 
-// instead says how a client can name a tenant on this server.
+// instead returns, for an error, how tenants are named on this server.
 func (t TenantHeaders) instead() string {
 	if len(t) == 0 {
 		return "in meta.tenant_id, or by the credential"
@@ -102,8 +103,7 @@ func (t TenantHeaders) instead() string {
 	return "as " + t[0]
 }
 
-// rename replaces the specification's name of the header in an error by the name that this server
-// uses.
+// rename puts this server's name of the header into an error that has the specification's name.
 func (t TenantHeaders) rename(problem *pg.Error) {
 	if len(t) == 0 || t[0] == names.TenantHeader {
 		return

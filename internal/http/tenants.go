@@ -28,7 +28,7 @@ func (s *Server) tenantRoutes() []route {
 	})
 }
 
-// statsOf is the body of multi-tenancy section 10.2.
+// statsOf returns the body of multi-tenancy section 10.2.
 func statsOf(t *sqlcgen.TenantsRow) map[string]any {
 	return map[string]any{
 		"tenant_id": t.ID, "total_jobs": t.TotalJobs, "oldest_wait_ms": t.OldestWaitMs, "queues": t.Queues, "workers": t.Workers,
@@ -39,7 +39,7 @@ func statsOf(t *sqlcgen.TenantsRow) map[string]any {
 			"failed_attempts": t.FailedAttempts, "completed_24h": t.Completed24h, "failed_24h": t.Failed24h,
 		},
 		"throughput": map[string]any{"processed_per_minute": t.Processed1m, "enqueued_per_minute": t.Enqueued1m},
-		// What it is entitled to, and what it gets.
+		// The share that the tenant is entitled to, and the share that it gets.
 		"fairness": map[string]any{
 			"weight": json.Number(t.Weight), "effective_share": t.EffectiveShare, "actual_share": t.ActualShare, "deficit": t.Deficit,
 			"dispatched": t.Dispatched,
@@ -47,7 +47,9 @@ func statsOf(t *sqlcgen.TenantsRow) map[string]any {
 	}
 }
 
-// limitsOf has the limits that are set, and what counts against them. How many jobs run the statistics know better than the last decision.
+// limitsOf returns the limits that are set for a tenant; with current also what counts against
+// them. The number of running jobs comes from the statistics, which are more recent than the last
+// decision of dispatch.
 func limitsOf(t *sqlcgen.TenantsRow, current bool) map[string]any {
 	limits, err := shownLimits(t.Limits, current)
 	if err != nil {
@@ -55,7 +57,7 @@ func limitsOf(t *sqlcgen.TenantsRow, current bool) map[string]any {
 	}
 	switch {
 	case t.MaxConcurrency == nil:
-		delete(limits, "max_concurrency") // that of a throttle is none of its limits
+		delete(limits, "max_concurrency") // the limit of a throttle is not one of the tenant's own
 	case current:
 		limits["max_concurrency"] = map[string]any{"limit": *t.MaxConcurrency, "current": t.Active}
 	default:
@@ -64,6 +66,7 @@ func limitsOf(t *sqlcgen.TenantsRow, current bool) map[string]any {
 	return limits
 }
 
+// tenantOf returns a tenant as answers show it.
 func tenantOf(t *sqlcgen.TenantsRow) map[string]any {
 	weight := json.Number(t.Weight)
 	tenant := map[string]any{
@@ -98,7 +101,7 @@ func (s *Server) listTenants(c echo.Context) error {
 	return c.JSON(http.StatusOK, listed("tenants", items, pagination(int(page.Total), limit, offset, limit)))
 }
 
-// oneTenant reads the tenant that a path names. To a tenant the others are unknown.
+// oneTenant reads the tenant that a path names. A tenant gets 404 for other tenants.
 func (s *Server) oneTenant(c echo.Context) (*sqlcgen.TenantsRow, error) {
 	id := c.Param("id")
 	if own := requestTenant(c); own != nil && id != *own || !names.Tenant.MatchString(id) {
@@ -130,12 +133,12 @@ func (s *Server) tenantStats(c echo.Context) error {
 	return c.JSON(http.StatusOK, statsOf(t))
 }
 
-// noMaxPriority is what null sets: jobs may have any priority.
+// noMaxPriority is the value that null sets: jobs may have any priority.
 const noMaxPriority = 100
 
-// tenantRequest sets what of a tenant can be set: its weight, under any of its three names, its boost, and how high the priorities of its
-// jobs may be, its limits, and its tier, which null takes away. What cannot is refused, because a limit that is accepted and not kept
-// would be worse.
+// tenantRequest changes settings of a tenant: its weight, under any of three names, its boost, the
+// highest priority of its jobs, its limits, and its tier, which null removes. Other settings are
+// refused, because a limit that is accepted and not enforced would be worse.
 type tenantRequest struct {
 	_              struct{}        `check:"configurable"`
 	PriorityBoost  *int32          `json:"priority_boost"`
@@ -154,10 +157,10 @@ type tenantRequest struct {
 
 	weight   *string
 	weightAt string
-	tiered   bool // the tier is given, be it null
+	tiered   bool // the body has a tier, which may be null
 }
 
-// Check settles which weight is meant, and what null is.
+// Check reads the weight under its names, which must agree, and the null of max_priority.
 func (r *tenantRequest) Check(o *jsonbody.Object) {
 	r.tiered = o.Has("tier")
 	take := func(at string, raw json.RawMessage) {
@@ -180,8 +183,8 @@ func (r *tenantRequest) Check(o *jsonbody.Object) {
 	}
 }
 
-// params are what SQL is asked for. With a tier weight, boost and limits are set in one step with it, so that none is copied from the tier
-// that the body has otherwise.
+// params returns the parameters of the SQL function. With a tier, it sets weight, boost and limits
+// in one step with the tier, so that the tier does not replace the values that the body gives.
 func (r *tenantRequest) params(id string) (sqlcgen.PutTenantParams, error) {
 	p := sqlcgen.PutTenantParams{Tenant: id, MaxPriority: r.MaxPriority, OverPriority: r.OverPriority, Reason: r.Reason}
 	if !r.tiered {
@@ -203,7 +206,7 @@ func (r *tenantRequest) params(id string) (sqlcgen.PutTenantParams, error) {
 	return p, err
 }
 
-// located says of an error what the client calls the field.
+// located changes an error so that it names the field as the client wrote it.
 func (s *Server) located(err error, r *tenantRequest) error {
 	var known *pg.Error
 	if errors.As(s.db.Err(err), &known) && known.Details["field"] == "fairness_weight" {
@@ -213,7 +216,8 @@ func (s *Server) located(err error, r *tenantRequest) error {
 	return s.underLimits(err, r.Limits)
 }
 
-// putTenant is for all tenants: what one's weight and boost give it, the others lose.
+// putTenant changes settings of a tenant. A request for one tenant may not, because what a tenant
+// gains by weight and boost is lost by the others.
 func (s *Server) putTenant(c echo.Context) error {
 	if err := forAllTenants(c, "shares between tenants cannot be set"); err != nil {
 		return err
@@ -253,7 +257,7 @@ func (s *Server) putTenant(c echo.Context) error {
 	return c.JSON(status, tenantOf(t))
 }
 
-// reasonRequest says why.
+// reasonRequest is a body that may hold only a reason.
 type reasonRequest struct {
 	jsonbody.Optional
 	_      struct{} `check:"only"`
@@ -272,7 +276,8 @@ func (s *Server) unsuspendTenant(c echo.Context) error {
 	})
 }
 
-// switchTenant suspends the tenant that the path names, or takes its jobs again, and answers with it.
+// switchTenant suspends the tenant that the path names, or resumes it, by do. It answers with the
+// tenant.
 func (s *Server) switchTenant(c echo.Context, do func(*sqlcgen.Queries, context.Context, admin.Of) (any, error)) error {
 	of, err := tenantOfPath(c, "a tenant cannot be suspended")
 	if err != nil {
@@ -290,7 +295,8 @@ func (s *Server) switchTenant(c echo.Context, do func(*sqlcgen.Queries, context.
 	return s.getTenant(c)
 }
 
-// deregisterRequest confirms by the tenant's name that jobs that have not ended are to be cancelled, and dead letters deleted.
+// deregisterTenantRequest is the body of a deregistration. Confirm repeats the name of the tenant,
+// because jobs that have not ended are cancelled and dead letters are deleted.
 type deregisterTenantRequest struct {
 	jsonbody.Optional
 	_       struct{} `check:"only"`
@@ -298,7 +304,8 @@ type deregisterTenantRequest struct {
 	Reason  *string  `json:"reason"`
 }
 
-// deregisterTenant ends a tenant. What is left of its jobs the clock cancels: 202 says so.
+// deregisterTenant ends a tenant. It answers 202, because the scheduler cancels the remaining jobs
+// later.
 func (s *Server) deregisterTenant(c echo.Context) error {
 	of, err := tenantOfPath(c, "a tenant cannot be deregistered")
 	if err != nil {

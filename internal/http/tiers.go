@@ -38,7 +38,8 @@ func (s *Server) listTiers(c echo.Context) error {
 	return c.JSON(http.StatusOK, listed("tiers", page, pagination(len(tiers), limit, offset, limit)))
 }
 
-// tierOfPath is the name of the tier that a path names.
+// tierOfPath returns the name of the tier in the path. It fails if no tier can have that name, or
+// if the request names a tenant.
 func tierOfPath(c echo.Context, cannot string) (string, error) {
 	name := c.Param("name")
 	if !names.Tenant.MatchString(name) {
@@ -84,7 +85,7 @@ func (s *Server) putTier(c echo.Context) error {
 	return showTier(c, name, tiers)
 }
 
-// because is why a request changes something, or nil.
+// because returns the reason of a change, or nil if the request has none.
 func because(c echo.Context) *string {
 	if reason := reasonOf(c); reason != "" {
 		return &reason
@@ -110,14 +111,14 @@ func (s *Server) deleteTier(c echo.Context) error {
 	return c.JSON(http.StatusOK, map[string]any{"name": name, "deleted": true})
 }
 
-// tierRequest gives a tenant a tier; null takes it away.
+// tierRequest sets the tier of a tenant; null removes it.
 type tierRequest struct {
 	_      struct{} `check:"configurable"`
 	Tier   *string  `json:"tier"`
 	Reason *string  `json:"reason"`
 }
 
-// Check tells null from absent.
+// Check refuses a body without tier, because only null removes a tier.
 func (r *tierRequest) Check(o *jsonbody.Object) {
 	if !o.Has("tier") {
 		o.Missing("tier")

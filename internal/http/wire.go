@@ -8,18 +8,20 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
-// Shapes of responses that hold jobs, written by hand: encoding/json compacts a RawMessage and
-// escapes <, > and &, and args must come back byte for byte. Everything else is plain structs.
+// Answers that hold jobs are written by hand: encoding/json compacts a RawMessage and escapes <, >
+// and &, but args must come back byte for byte. All other answers are plain structs.
 
 // wire writes the jobs of one answer.
 type wire struct {
-	defaultTenant string // empty: not known
+	defaultTenant string // empty if it is not known
 }
 
-// wire is made once for an answer, because it may have to wait for the database: for each of a thousand jobs, that would be too long.
+// wire returns the wire of one answer. Call it once for an answer, and not for each of a thousand
+// jobs, because it may have to wait for the database.
 func (s *Server) wire() wire { return wire{s.defaultTenant.name()} }
 
-// appendJob writes a job envelope. Every response shows the same job; FETCH alone adds the lease.
+// appendJob appends a job envelope to b, and the attributes in more. Every answer shows the same
+// job; only FETCH adds the lease.
 func (out wire) appendJob(b []byte, j *sqlcgen.OjsJob, more ...jsonbody.Attr) []byte {
 	w := jsonbody.Writer{B: b}
 	w.Open()
@@ -62,7 +64,7 @@ func writeEnd(w *jsonbody.Writer, j *sqlcgen.OjsJob) {
 	case "completed":
 		w.Time("completed_at", j.FinishedAt)
 	case "discarded":
-		// A job that expired before anybody started it never completed anything.
+		// A job that expired before any attempt has not completed anything.
 		if j.StartedAt != nil {
 			w.Time("completed_at", j.FinishedAt)
 		}
@@ -74,7 +76,7 @@ func writeEnd(w *jsonbody.Writer, j *sqlcgen.OjsJob) {
 	}
 }
 
-// writeOptions writes what the producer asked for and need not have.
+// writeOptions writes the optional settings of a job that its producer gave.
 func writeOptions(w *jsonbody.Writer, j *sqlcgen.OjsJob) {
 	if j.TimeoutMs != nil {
 		w.Integer("timeout_ms", int64(*j.TimeoutMs))
@@ -98,7 +100,8 @@ func writeOptions(w *jsonbody.Writer, j *sqlcgen.OjsJob) {
 	}
 }
 
-// writeFailures writes why attempts failed, the latest one twice, and how long the wait after it is.
+// writeFailures writes the errors of the failed attempts, the latest one also by itself, and how
+// long the wait after it is.
 func writeFailures(w *jsonbody.Writer, j *sqlcgen.OjsJob) {
 	if failures := failuresOf(j); len(failures) > 0 {
 		last := failures[len(failures)-1]
@@ -112,8 +115,9 @@ func writeFailures(w *jsonbody.Writer, j *sqlcgen.OjsJob) {
 	}
 }
 
-// writeExtra writes attributes that are none of ours. SQL producers may store any object there; what would repeat an attribute of one of
-// these sets is left out.
+// writeExtra writes the attributes of a job that this server does not know. Producers that use SQL
+// may store any object there, so attributes whose names are in sets are left out: they would repeat
+// others.
 func writeExtra(w *jsonbody.Writer, extra []byte, sets ...map[string]bool) {
 	if extra == nil {
 		return
@@ -125,7 +129,8 @@ func writeExtra(w *jsonbody.Writer, extra []byte, sets ...map[string]bool) {
 	}
 }
 
-// appendMeta shows the tenant in meta, where OJS looks for it, unless nobody named one.
+// appendMeta appends a job's meta with its tenant, because OJS looks for the tenant there. It
+// leaves out the default tenant.
 func (out wire) appendMeta(b []byte, j *sqlcgen.OjsJob) []byte {
 	var fields []jsonbody.Member
 	if len(j.Meta) > 2 {
@@ -150,6 +155,7 @@ func (out wire) appendMeta(b []byte, j *sqlcgen.OjsJob) []byte {
 	return append(b, '}')
 }
 
+// failuresOf returns the errors of the failed attempts of a job.
 func failuresOf(j *sqlcgen.OjsJob) [][]byte {
 	if len(j.Errors) == 0 || jsonbody.Kind(j.Errors) != "array" {
 		return nil
@@ -157,8 +163,8 @@ func failuresOf(j *sqlcgen.OjsJob) [][]byte {
 	return jsonbody.Elements(j.Errors)
 }
 
-// retryDelay is the wait that followed the latest failure, in milliseconds. It is not stored: it
-// is the distance from the failure to the time the retry was set for.
+// retryDelay returns the wait that follows the latest failure, in milliseconds. The wait is not
+// stored: it is the time from the failure to the time that the retry was set for.
 func retryDelay(j *sqlcgen.OjsJob, last []byte) (int64, bool) {
 	if j.RetryAt == nil || jsonbody.Kind(last) != "object" {
 		return 0, false
@@ -191,7 +197,7 @@ func (out wire) appendJobs(b []byte, jobs []sqlcgen.OjsJob, more func(*sqlcgen.O
 	return append(b, ']')
 }
 
-// sizeOf is about how many bytes jobs will have.
+// sizeOf estimates how many bytes jobs have in an answer.
 func sizeOf(jobs []sqlcgen.OjsJob) int {
 	size := 2
 	for i := range jobs {

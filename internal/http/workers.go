@@ -15,8 +15,8 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
-// Workers: what they say of themselves, how operators see them, and what operators tell them. A worker is known by its id and the tenant
-// that the header names, or none.
+// The routes of workers: what workers report about themselves, what operators see of them, and what
+// operators tell them. A worker is known by its id and the tenant that the header names, if any.
 
 func (s *Server) workerRoutes() []route {
 	return scoped([]route{
@@ -37,10 +37,10 @@ func (s *Server) workerRoutes() []route {
 
 const (
 	maxHeartbeatJobs         = 10000
-	defaultVisibilitySeconds = 30 // what a lease lasts when neither the job nor the FETCH says
+	defaultVisibilitySeconds = 30 // duration of a lease if neither the job nor the FETCH says
 )
 
-// aboutWorker is what a worker says of itself.
+// aboutWorker is what a worker reports about itself.
 type aboutWorker struct {
 	Hostname    *string         `json:"hostname"`
 	Pid         *int32          `json:"pid" check:"0.."`
@@ -55,7 +55,8 @@ type aboutWorker struct {
 	Weights     json.RawMessage `json:"weights" check:"object,storable"`
 }
 
-// registerRequest says it beside worker_id, or in an object worker with an id.
+// registerRequest is the body of a registration. The worker's fields stand next to worker_id, or in
+// an object worker that has an id.
 type registerRequest struct {
 	_ struct{} `check:"near"`
 	aboutWorker
@@ -69,7 +70,7 @@ type namedWorker struct {
 	WorkerID string `json:"worker_id" check:"name"`
 }
 
-// Check finds the worker.
+// Check takes the worker from where it stands.
 func (r *registerRequest) Check(o *jsonbody.Object) {
 	if r.Worker != nil {
 		id := cmp.Or(r.Worker.ID, r.Worker.WorkerID)
@@ -83,8 +84,8 @@ func (r *registerRequest) Check(o *jsonbody.Object) {
 	}
 }
 
-// heartbeatRequest names the jobs that the worker runs: active_jobs is an array of ids or, in the official SDKs, their number beside
-// active_job_ids.
+// heartbeatRequest is the body of a heartbeat. It names the jobs that the worker runs: active_jobs
+// is an array of ids or, in the official SDKs, their number, with the ids in active_job_ids.
 type heartbeatRequest struct {
 	_        struct{} `check:"near"`
 	WorkerID string   `json:"worker_id" check:"required,name"`
@@ -116,7 +117,7 @@ func (r *heartbeatRequest) Check(o *jsonbody.Object) {
 	}
 }
 
-// pulse says by which clock and how often heartbeats are expected.
+// pulse tells a worker the time of the server, and how often it has to send heartbeats.
 type pulse struct {
 	ServerTime        time.Time       `json:"server_time"`
 	HeartbeatInterval json.RawMessage `json:"heartbeat_interval"`
@@ -127,7 +128,7 @@ func pulseOf(at time.Time, intervalMs, timeoutMs int32) pulse {
 	return pulse{at.UTC(), wholeSeconds(intervalMs), wholeSeconds(timeoutMs)}
 }
 
-// wholeSeconds writes milliseconds as seconds, with a fraction only where there is one.
+// wholeSeconds returns milliseconds as seconds, with a fraction only if there is one.
 func wholeSeconds(ms int32) []byte {
 	if ms%1000 == 0 {
 		return fmt.Appendf(nil, "%d", ms/1000)
@@ -135,7 +136,7 @@ func wholeSeconds(ms int32) []byte {
 	return fmt.Appendf(nil, "%.3f", float64(ms)/1000)
 }
 
-// heartbeat extends the leases of the jobs it names, and tells the worker what to do.
+// heartbeat extends the leases of the jobs that a worker names, and tells the worker what to do.
 func (s *Server) heartbeat(c echo.Context) error {
 	var req heartbeatRequest
 	if err := c.Bind(&req); err != nil {
@@ -155,7 +156,8 @@ func (s *Server) heartbeat(c echo.Context) error {
 		return err
 	}
 	if s.reset != nil {
-		// The public cases have a job tell its worker what to do, as an operator would. Servers that clients cannot reset do not listen.
+		// In the public conformance cases a job tells its worker what to do, as an operator would.
+		// Only servers that clients can reset obey such jobs.
 		told, err := patiently(s, c, (*sqlcgen.Queries).DirectByTestJob,
 			sqlcgen.DirectByTestJobParams{WorkerID: req.WorkerID, Ids: beat.JobsExtended, Tenant: params.Tenant})
 		if err != nil {
@@ -207,7 +209,8 @@ type deregisterRequest struct {
 	WorkerID string   `json:"worker_id" check:"required,name"`
 }
 
-// deregisterWorker: one that is not registered is no error, because its goodbye may have been sent twice.
+// deregisterWorker removes a worker that says goodbye. It does not fail if the worker is unknown,
+// because the goodbye may have been sent twice.
 func (s *Server) deregisterWorker(c echo.Context) error {
 	var req deregisterRequest
 	if err := c.Bind(&req); err != nil {
@@ -221,7 +224,8 @@ func (s *Server) deregisterWorker(c echo.Context) error {
 	return c.JSON(http.StatusOK, map[string]any{"ok": true, "worker_id": req.WorkerID, "deregistered": known})
 }
 
-// maxWorkerBytes is the most that a page of workers has, unless a single one has more. Each may name ten thousand jobs.
+// maxWorkerBytes is the most bytes that a page of workers has, unless a single worker has more.
+// Each may name ten thousand jobs.
 const maxWorkerBytes = 4 << 20
 
 func (s *Server) listWorkers(c echo.Context) error {
@@ -251,7 +255,8 @@ func (s *Server) listWorkers(c echo.Context) error {
 	return c.JSON(http.StatusOK, body)
 }
 
-// workerRef reads the name of a worker in a path. What PostgreSQL cannot hold as text names none.
+// workerRef returns the id of the worker in the path. An id that PostgreSQL cannot hold as text
+// gets 404.
 func workerRef(c echo.Context) (id string, err error) {
 	id = c.Param("id")
 	if !jsonbody.IsText(id) {
@@ -277,7 +282,8 @@ func (s *Server) getWorker(c echo.Context) error {
 	return c.JSON(http.StatusOK, w)
 }
 
-// workerHealth is 503 when the worker takes no jobs, or has fallen silent.
+// workerHealth answers with the health of a worker: 503 if it takes no jobs or its heartbeats have
+// stopped.
 func (s *Server) workerHealth(c echo.Context) error {
 	w, err := s.oneWorker(c)
 	if err != nil {
@@ -311,7 +317,7 @@ func (s *Server) directWorker(c echo.Context) error {
 	return s.direct(c, req.Directive)
 }
 
-// direct tells the worker that the path names what to do, and answers with it.
+// direct tells the worker that the path names what to do, and answers with that worker.
 func (s *Server) direct(c echo.Context, directive string) error {
 	id, err := workerRef(c)
 	if err != nil {
@@ -325,7 +331,7 @@ func (s *Server) direct(c echo.Context, directive string) error {
 	return s.getWorker(c)
 }
 
-// directWorkers tells all workers, or all of a tenant.
+// directWorkers tells all workers what to do, or all workers of a tenant.
 func (s *Server) directWorkers(c echo.Context) error {
 	var req directiveRequest
 	if err := c.Bind(&req); err != nil {

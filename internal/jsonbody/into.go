@@ -16,27 +16,42 @@ import (
 // Optional is embedded in a request whose body may be left out.
 type Optional struct{}
 
-// MayBeLeftOut tells such a request from others.
+// MayBeLeftOut marks such a request.
 func (Optional) MayBeLeftOut() {}
 
-// Into reads the fields of o into the struct that into points to, and then calls its Check(o), if there is one; faults go to o. A
-// field is read by its json name and its type:
+// Into reads the fields of o into the struct that into points to, and then calls the struct's
+// Check(o), if it has one. Faults go to o. A field is read by its json name and by its type:
 //
-//	string, *string, bool, *bool, int32, *int32, *time.Time    a value; absent and null leave the field as it is
+//	string, bool, int32, *string, *bool, *int32, *time.Time    a value
 //	[]string                                                  an array of strings
 //	json.RawMessage                                           the client's own bytes
-//	*Object                                                   an object, read by hand
-//	a pointer to a struct, an embedded struct                 an object; fields that stand beside the others
+//	*Object                                                   an object that Check reads by hand
+//	a pointer to a struct                                     an object
+//	an embedded struct                                        fields of the same object
 //
-// The tag check says more, separated by commas: required; name (not empty); id (a UUID); 1..1000 or 1.. (bounds of an integer); when (a
-// time that may count from now); object, array, number (what bytes must hold); storable (numbers that jsonb can hold); verbatim (null is
-// kept). Fields that the struct does not have are passed over, but for names that are nearly those that it has. A blank field with
-// check:"only" refuses all of them, with check:"configurable" as settings that this server does not have, with check:"near" what people
-// write for the fields of workers' requests, too; with check:"any" it refuses none.
+// A field that is absent or null stays as it is. The tag check says more about a field. Its words
+// are separated by commas:
+//
+//	required                 the field must be there
+//	name                     a string must not be empty
+//	id                       a string is a UUID
+//	1..1000 or 1..           the bounds of an integer
+//	when                     a time may count from now
+//	object, array, number    the JSON type of the bytes
+//	storable                 numbers must fit into jsonb
+//	verbatim                 null is kept
+//
+// Fields that the struct does not have are ignored, unless their names are nearly those of fields
+// that it has. The tag check of a blank field changes that:
+//
+//	only            all other fields are refused
+//	configurable    all other fields are refused as settings that this server does not have
+//	near            names that people write for the fields of workers' requests are refused, too
+//	any             no field is refused
 func (o *Object) Into(into any) {
 	v := reflect.ValueOf(into).Elem()
 	p := planOf(v.Type())
-	// First: a field that is missing is probably one whose name is nearly right.
+	// This comes first: if a field is missing, probably one with nearly its name is there.
 	switch p.others {
 	case "":
 		Near(o, nil, p.names...)
@@ -49,17 +64,17 @@ func (o *Object) Into(into any) {
 	}
 }
 
-// plan is how a struct is read: found out once for a type.
+// plan says how a struct is read. It is made once for each type.
 type plan struct {
 	fields  []fieldPlan
 	names   []string
-	others  string                    // what becomes of other fields: the blank field's check
-	refusal func(at string) *pg.Error // of other fields; nil: not of all of them
+	others  string                    // the blank field's check, which says what happens to other fields
+	refusal func(at string) *pg.Error // refusal of other fields; nil: they are not all refused
 }
 
 type fieldPlan struct {
 	index int
-	name  string // empty: an embedded struct
+	name  string // empty for an embedded struct
 	check checks
 	read  func(o *Object, f *fieldPlan, v reflect.Value)
 }
@@ -67,11 +82,13 @@ type fieldPlan struct {
 type checks struct {
 	required, name, id, when, storable, verbatim bool
 
-	kind      string // of bytes
+	kind      string // JSON type of bytes
 	low, high int32
 }
 
-var plans sync.Map // reflect.Type to *plan
+// plans keeps the plans of all types. Two goroutines may make a plan for one type at the same time:
+// the first plan that is stored is used.
+var plans sync.Map // from reflect.Type to *plan
 
 func planOf(t reflect.Type) *plan {
 	if p, ok := plans.Load(t); ok {
@@ -81,8 +98,11 @@ func planOf(t reflect.Type) *plan {
 	return p.(*plan)
 }
 
+// othersRefused holds the refusal of other fields for each check of a blank field; nil: they are
+// not all refused.
 var othersRefused = map[string]func(at string) *pg.Error{"only": NotKnown, "configurable": NotConfigurable, "near": nil, "any": nil}
 
+// makePlan makes the plan of a struct. It panics if a field cannot be read from JSON.
 func makePlan(t reflect.Type) *plan {
 	p := &plan{}
 	for i := range t.NumField() {
@@ -211,7 +231,7 @@ func readInteger(o *Object, f *fieldPlan, v reflect.Value) {
 	put(v, n)
 }
 
-// put sets a field that holds values, or pointers to them.
+// put sets a field that holds a value or a pointer to one.
 func put[T any](v reflect.Value, value *T) {
 	switch to := v.Addr().Interface().(type) {
 	case **T:

@@ -1,6 +1,7 @@
-// Package jsonbody reads the JSON bodies of requests strictly and writes JSON as it came. A body is read once (object.go, split.go); what
-// is wrong with it is told with the path of the field (strict.go). Handlers read an Object by hand or into a struct by its tags
-// (into.go), and write answers with a Writer. A client's own values, such as args, keep every byte.
+// Package jsonbody reads the JSON bodies of requests strictly, and writes JSON with the client's
+// own bytes. A body is read once (object.go, split.go); an error about it names the path of the
+// field (strict.go). Handlers read an Object by hand, or into a struct by its tags (into.go), and
+// write answers with a Writer. A client's own values, such as args, keep every byte.
 package jsonbody
 
 import (
@@ -23,9 +24,12 @@ import (
 // ContentType is the media type of the specification (OJS HTTP binding, section 4.1).
 const ContentType = "application/openjobspec+json"
 
-// ReadBody reads the request's JSON object, of at most limit bytes and depth levels. optional: no body at all reads as {}.
+// ReadBody reads the JSON object of a request, of at most limit bytes and depth levels. With
+// optional, an empty body reads as {}. It fails if the body is too large, is not acceptable JSON or
+// no object, or has another media type.
 func ReadBody(w http.ResponseWriter, r *http.Request, limit int64, depth int, optional bool) (*Object, error) {
-	// Read before judging the headers, for the reason why a body that is refused is drained.
+	// The body is read before the headers are checked, because the connection would not survive a
+	// refusal with an unread body: see Drain.
 	raw, err := readAll(http.MaxBytesReader(w, r.Body, limit), r.ContentLength, limit)
 	if err != nil {
 		var tooLarge *http.MaxBytesError
@@ -60,15 +64,17 @@ func ReadBody(w http.ResponseWriter, r *http.Request, limit int64, depth int, op
 	return o, o.Err()
 }
 
-// Drain reads what is left of the body of a request that is refused. Leaving much of it would close the connection, and some clients then
-// see a reset instead of the answer.
+// Drain reads what is left of the body of a request that is refused, up to 16 MiB. If much of it
+// were left, the connection would be closed, and some clients would see a reset instead of the
+// answer.
 func Drain(r *http.Request) {
 	const most = 16 << 20
 	_, _ = io.Copy(io.Discard, io.LimitReader(r.Body, most))
 }
 
-// readAll reads a body. Its memory grows with what has come, up to the announced length, because a client may announce what it never
-// sends. What is too much is read into no memory.
+// readAll reads a body. Its buffer grows with what has arrived, up to the announced length, because
+// a client may announce more than it sends. A body that is announced as larger than limit is
+// discarded.
 func readAll(body io.Reader, announced, limit int64) ([]byte, error) {
 	switch {
 	case announced > limit:
@@ -90,7 +96,8 @@ func readAll(body io.Reader, announced, limit int64) ([]byte, error) {
 	}
 }
 
-// ObjectOf reads one object of a list, whose path is at.
+// ObjectOf reads one object of a list. at is its path, for errors. It fails, by fault, if the
+// element is no object.
 func ObjectOf(m *Member, at string, fault *error) *Object {
 	o := &Object{Path: at, Fault: fault}
 	if got := Kind(m.Raw); got != "object" {
@@ -101,7 +108,7 @@ func ObjectOf(m *Member, at string, fault *error) *Object {
 	return o
 }
 
-// take refuses an object with so many members that not all of them were kept.
+// take sets the members of an object. It refuses an object with so many that not all were kept.
 func (o *Object) take(fields []Member) {
 	o.Fields = fields
 	if len(fields) > MostMembers {
@@ -109,8 +116,8 @@ func (o *Object) take(fields []Member) {
 	}
 }
 
-// checkContentType takes the OJS media type and its alias. A missing header counts as JSON:
-// the body is read strictly anyway.
+// checkContentType refuses media types other than the one of OJS and its alias application/json. A
+// missing header is accepted, because the body is read strictly anyway.
 func checkContentType(h http.Header) error {
 	if v := h.Get("Content-Encoding"); v != "" && !strings.EqualFold(v, "identity") {
 		return problems.Invalid("Content-Encoding", "is not supported: send the body as it is")
@@ -129,17 +136,17 @@ func checkContentType(h http.Header) error {
 	return nil
 }
 
-// Object reads the fields of one JSON object. The first fault wins and is kept in fault, which
-// nested objects share, so a handler reads everything and asks once. Of an optional field, null
-// means absent.
+// Object reads the fields of one JSON object. It keeps the first fault in Fault, which nested
+// objects share, so that a handler reads everything and then asks once, by Err. In an optional
+// field null means absent.
 type Object struct {
-	Source []byte // of a request's body
+	Source []byte // the whole body; nil in nested objects
 	Path   string
 	Fields []Member
 	Fault  *error
 }
 
-// Err is the first fault of all that was read.
+// Err returns the first fault of everything that was read.
 func (o *Object) Err() error { return *o.Fault }
 
 // Fail keeps a fault, unless there is one already.
@@ -149,12 +156,13 @@ func (o *Object) Fail(err error) {
 	}
 }
 
-// At is the path of a field, for messages.
+// At returns the path of a field, for errors.
 func (o *Object) At(key string) string {
 	return string(AppendKey([]byte(o.Path), key))
 }
 
-// Only refuses fields that would be overlooked: a filter with a slip of the pen would let everything pass.
+// Only refuses all fields that are not in names. A misspelt filter that is ignored lets everything
+// pass.
 func Only(o *Object, refusal func(at string) *pg.Error, names ...string) {
 	allowed := Set(names...)
 	for i, m := range o.Fields {
@@ -169,21 +177,22 @@ func Only(o *Object, refusal func(at string) *pg.Error, names ...string) {
 	}
 }
 
-// mostNear is how many members of an object are compared with known names.
+// MostNear is how many members of an object are compared with known names.
 const MostNear = 200
 
-// own are the names of attributes that are the client's own, whatever they resemble.
+// Own matches the names of attributes that belong to the client, whatever names they resemble.
 var Own = regexp.MustCompile(`^(x|ext)[-_]`)
 
-// Near refuses fields whose names are nearly those that are known, or what aliases knows them by. Others are passed over.
+// Near refuses fields whose names are nearly known ones, or are in aliases. It ignores other
+// fields.
 func Near(o *Object, aliases map[string]string, known ...string) {
 	for i, m := range o.Fields {
 		if i >= MostNear || slices.Contains(known, m.Key) || Own.MatchString(m.Key) {
 			continue
 		}
 		meant := aliases[m.Key]
-		// lease_token is refused even where a lease is not accepted: the client believes that it is
-		// checked.
+		// A tenant or a lease is refused even if the request has no such field, because a client
+		// that sends one believes that it is checked.
 		if meant != names.TenantHeader && meant != "lease" && !slices.Contains(known, meant) {
 			meant = Resembled(m.Key, known)
 		}
@@ -193,7 +202,7 @@ func Near(o *Object, aliases map[string]string, known ...string) {
 	}
 }
 
-// resembled is the known name that another one was probably meant for; empty: none.
+// Resembled returns the known name that name was probably meant for, or "" if there is none.
 func Resembled(name string, known []string) string {
 	if i := slices.IndexFunc(known, func(k string) bool { return names.Resembles(name, k) }); i >= 0 {
 		return known[i]
@@ -201,29 +210,31 @@ func Resembled(name string, known []string) string {
 	return ""
 }
 
+// Misnamed returns the refusal of a field that was probably meant for another one.
 func Misnamed(at, meant string) *pg.Error {
 	err := problems.Invalid(at, "is not known; %s is probably meant", meant)
 	err.Details["meant"] = meant
 	return err
 }
 
-// aliases are what people write for the fields of workers' requests.
+// aliases are names that people write for the fields of workers' requests.
 var aliases = map[string]string{
 	"lease_token": "lease", "lease_id": "lease", "tenant": names.TenantHeader, "tenant_id": names.TenantHeader, "limit": "count",
 	"max_jobs":   "count",
 	"batch_size": "count", "wait": "wait_ms", "worker": "worker_id", "jobs": "active_jobs", "job_ids": "active_jobs",
 }
 
-// synonyms are what people write for fields that are required. Beside these they stay what they are.
+// synonyms are names that people write for required fields. They count only if the required field
+// is missing.
 var synonyms = map[string][]string{
 	"args": {"arguments", "params", "payload"}, "cron": {"schedule"}, "error": {"message", "reason"}, "ids": {"id", "job_id", "job_ids"},
 	"job_id": {"id", "job"}, "message": {"msg", "error", "reason"}, "type": {"job_type", "kind", "name"}, "worker_id": {"id", "worker"},
 }
 
-// NotKnown is the refusal of a field that no such request has.
+// NotKnown returns the refusal of a field that the request does not have.
 func NotKnown(at string) *pg.Error { return problems.Invalid(at, "is not known here") }
 
-// NotConfigurable is the refusal of a setting that this server does not have.
+// NotConfigurable returns the refusal of a setting that this server does not have.
 func NotConfigurable(at string) *pg.Error {
 	return problems.Refuse(problems.CodeUnsupported, at, "%s cannot be configured on this server", at)
 }
@@ -237,10 +248,10 @@ func (o *Object) member(key string) *Member {
 	return nil
 }
 
-// Has reports whether a field is there, be it null.
+// Has reports whether a field is there, even if it is null.
 func (o *Object) Has(key string) bool { return o.member(key) != nil }
 
-// Raw returns the client's bytes of a field; nil when absent or null.
+// Raw returns the client's bytes of a field; nil if it is absent or null.
 func (o *Object) Raw(key string) []byte {
 	raw := o.Verbatim(key)
 	if len(raw) == 4 && string(raw) == "null" {
@@ -249,7 +260,7 @@ func (o *Object) Raw(key string) []byte {
 	return raw
 }
 
-// Verbatim is Raw that keeps a null.
+// Verbatim is Raw that keeps null.
 func (o *Object) Verbatim(key string) []byte {
 	if m := o.member(key); m != nil {
 		return m.Raw
@@ -257,7 +268,7 @@ func (o *Object) Verbatim(key string) []byte {
 	return nil
 }
 
-// Typed is Raw for a field of one JSON type.
+// Typed is Raw for a field of one JSON type. It fails if the field has another type.
 func (o *Object) Typed(key, want string) []byte {
 	raw := o.Raw(key)
 	if raw == nil {
@@ -276,7 +287,8 @@ func (o *Object) Typed(key, want string) []byte {
 	return raw
 }
 
-// Missing is the fault of a required field that is absent, or of the one that was probably meant for it.
+// Missing refuses an object without a required field. If another field was probably meant for it,
+// the error names that one.
 func (o *Object) Missing(key string) {
 	for _, m := range o.Fields[:min(len(o.Fields), MostNear)] {
 		if m.Key != key && (names.Resembles(m.Key, key) || slices.Contains(synonyms[key], m.Key)) {
@@ -347,7 +359,8 @@ func (o *Object) Child(key string) *Object {
 	return child
 }
 
-// Items reads an optional array whose elements are objects, or should be: see ObjectOf. Of more than MostMembers it has one more.
+// Items reads an optional array of objects, whose elements ObjectOf reads. It returns at most one
+// more than MostMembers.
 func (o *Object) Items(key string) []Member {
 	raw := o.Typed(key, "array")
 	if raw == nil {
@@ -411,8 +424,8 @@ func (o *Object) IDs(key string) []string {
 	return out
 }
 
-// Storable refuses numbers that numeric cannot hold, in fields that are stored as jsonb; args,
-// result and unknown attributes keep any number, as text.
+// Storable refuses numbers with too many digits for jsonb, in fields that are stored as jsonb.
+// args, result and unknown attributes are stored as text, and keep any number.
 func (o *Object) Storable(raw []byte, path string) {
 	if !mayBeHuge(raw) {
 		return
@@ -431,8 +444,8 @@ func (o *Object) Storable(raw []byte, path string) {
 	}
 }
 
-// When reads an optional time: RFC 3339 with an offset, or +ISO 8601 duration counted from now.
-// SQL gets an absolute time in UTC.
+// When reads an optional time: RFC 3339 with an offset, or + and an ISO 8601 duration, which counts
+// from now. It returns an absolute time in UTC.
 func (o *Object) When(key string, now time.Time) *time.Time {
 	v := o.Text(key)
 	if v == nil {

@@ -2,7 +2,8 @@ package jsonbody
 
 import "github.com/go-json-experiment/json/jsontext"
 
-// AppendString writes a JSON string and escapes only what JSON demands; invalid UTF-8 becomes U+FFFD.
+// AppendString appends a JSON string, and escapes only what JSON demands. Invalid UTF-8 becomes
+// U+FFFD.
 func AppendString(b []byte, s string) []byte {
 	plain := true
 	for i := range len(s) {

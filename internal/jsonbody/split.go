@@ -7,21 +7,26 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// listOfMany is the field that holds what a request says about many jobs. It is taken apart with the body.
+// listOfMany is the field that holds a list of jobs in a request about many. It is split with the
+// body.
 const listOfMany = "jobs"
 
-// innerLevels is how far objects in objects are taken apart while they are read: options, and meta in it.
+// innerLevels is how many levels of objects in objects are split with the body: options, and meta
+// in it.
 const innerLevels = 2
 
-// MostMembers is how many elements of listOfMany, or members of an object, are kept. Those beyond cost 40 times the memory of their two
-// bytes each in the body. One more is kept, so that a reader sees that there are too many.
+// MostMembers is how many elements of listOfMany, or members of an object, are kept. Each of them
+// takes 40 times the memory of its two bytes in the body. One more is kept, so that a reader sees
+// that there are too many.
 const MostMembers = 10_000
 
-// mostKept is how many members all objects in a body may have before the others are taken apart only when they are read.
+// mostKept bounds the members of all objects in a body. Objects beyond it are split only when they
+// are read.
 const mostKept = 100_000
 
-// split checks a JSON object as CheckJSON does and takes it apart, in one pass: its fields, those of objects in it, and the elements of
-// listOfMany. The bytes of the members are those of src. Without ok CheckJSON has to say what is wrong, if anything is.
+// split checks a JSON object as CheckJSON does and splits it, in one pass: into its fields, those
+// of objects in it, and the elements of listOfMany. The bytes of the members are parts of src. If
+// ok is false, CheckJSON has to say what is wrong, if anything is.
 func split(src []byte, maxDepth int) (fields []Member, ok bool) {
 	if bytes.Contains(src, []byte(`\u0000`)) {
 		return nil, false // a NUL character, unless the backslash is escaped
@@ -43,16 +48,18 @@ func split(src []byte, maxDepth int) (fields []Member, ok bool) {
 	return root.Inner, err == io.EOF
 }
 
+// splitter is the state of split.
 type splitter struct {
 	src      []byte
 	dec      *jsontext.Decoder
 	maxDepth int
-	kept     int      // members in all
-	open     []Member // of objects and lists whose end has not been read
-	done     []Member // room for the members of those whose end has been
+	kept     int      // number of members that are kept
+	open     []Member // members of objects and lists whose end has not been read
+	done     []Member // members of objects and lists whose end has been read; made in large pieces
 }
 
-// value reads the next value. levels: how many levels of objects below are taken apart, less than zero: not even this one.
+// value reads the next value. levels is how many levels of objects below it are split; if it is
+// less than zero, not even this value is.
 func (s *splitter) value(key string, levels int) (m Member, ok bool) {
 	m.Key = key
 	kind := s.dec.PeekKind()
@@ -85,7 +92,7 @@ func (s *splitter) value(key string, levels int) (m Member, ok bool) {
 	return m, true
 }
 
-// members reads an object or a list to its end.
+// members reads the members of an object or the elements of a list, to its end.
 func (s *splitter) members(list bool, levels int) (out []Member, ok bool) {
 	first := len(s.open)
 	for kind := s.dec.PeekKind(); kind != '}' && kind != ']'; kind = s.dec.PeekKind() {
@@ -114,7 +121,8 @@ func (s *splitter) members(list bool, levels int) (out []Member, ok bool) {
 	if _, err := s.dec.ReadToken(); err != nil {
 		return nil, false
 	}
-	// Objects inside have come to their ends before, so that their members do not lie between these.
+	// Objects and lists inside have ended before this one, and have moved their members to done. So
+	// all of open from first on belongs to this one.
 	n := len(s.open) - first
 	if len(s.done)+n > cap(s.done) {
 		s.done = make([]Member, 0, max(16, n, min(4*cap(s.done), 1024)))
@@ -125,8 +133,8 @@ func (s *splitter) members(list bool, levels int) (out []Member, ok bool) {
 	return s.done[at:len(s.done):len(s.done)], true
 }
 
-// shallow reports whether a value that has just been read is not nested too deep. Few values have so many brackets that it is to be
-// looked at closely.
+// shallow reports whether a value that was just read is nested no deeper than maxDepth. Few values
+// have so many brackets that their levels have to be counted.
 func (s *splitter) shallow(raw []byte) bool {
 	room := s.maxDepth - s.dec.StackDepth()
 	if bytes.Count(raw, []byte("["))+bytes.Count(raw, []byte("{")) <= room {
@@ -151,7 +159,7 @@ func (s *splitter) shallow(raw []byte) bool {
 	return true
 }
 
-// nameOf is Unquote without a copy for the names that most jobs have.
+// nameOf is Unquote that does not copy the names that most jobs have.
 func nameOf(raw []byte) string {
 	if name, ok := usual[string(raw[1:len(raw)-1])]; ok {
 		return name

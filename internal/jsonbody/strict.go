@@ -15,13 +15,13 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/problems"
 )
 
-// Strict JSON. encoding/json repairs broken UTF-8, accepts a key twice and takes NUL, which
-// PostgreSQL cannot store as text; and it keeps no raw bytes with whitespace. A job system that
-// promises to return what it was given needs a reader that refuses instead of repairing, names
-// the place, and hands out the client's own bytes. jsontext is that reader; added here are what
-// only we refuse (NUL, depth, a second value) and paths as people write them.
+// Strict JSON. encoding/json repairs broken UTF-8, accepts a key twice and accepts NUL, which
+// PostgreSQL cannot store as text. It also keeps no raw bytes with whitespace. A job system that
+// promises to return what it was given needs a reader that refuses instead of repairing, names the
+// path of the fault, and keeps the client's own bytes. jsontext is that reader. This file adds what
+// only this server refuses (NUL, depth, a second value), and paths as people write them.
 
-// badJSON says what is wrong with a request body and where, as a path like args[0].name.
+// badJSON says what is wrong with the body of a request, and where: path is like args[0].name.
 type badJSON struct {
 	path   string
 	offset int64
@@ -35,8 +35,8 @@ func (e *badJSON) Error() string {
 	return fmt.Sprintf("%s is not acceptable JSON: %s (byte %d)", e.path, e.what, e.offset)
 }
 
-// CheckJSON accepts exactly one JSON value (RFC 8259) in valid UTF-8, without NUL characters,
-// lone surrogates, repeated keys or nesting deeper than maxDepth.
+// CheckJSON accepts exactly one JSON value (RFC 8259) in valid UTF-8, without NUL characters, lone
+// surrogates, repeated keys or nesting deeper than maxDepth. It returns nil if src is one.
 func CheckJSON(src []byte, maxDepth int) *badJSON {
 	if bytes.HasPrefix(src, []byte("\uFEFF")) {
 		return &badJSON{what: "a byte order mark"}
@@ -45,7 +45,7 @@ func CheckJSON(src []byte, maxDepth int) *badJSON {
 	fail := func(at jsontext.Pointer, offset int64, what string) *badJSON {
 		return &badJSON{path: string(appendPath(nil, dec, at)), offset: offset, what: what}
 	}
-	// The escape has this one spelling; most bodies do without it.
+	// JSON has only this one spelling of NUL. Most bodies do without it, and need no closer look.
 	nul := []byte(`\u0000`)
 	escapes := bytes.Contains(src, nul)
 	for {
@@ -66,15 +66,15 @@ func CheckJSON(src []byte, maxDepth int) *badJSON {
 		case escapes && tok.Kind() == '"' && strings.Contains(tok.String(), "\x00"):
 			at := dec.StackPointer()
 			if kind, length := dec.StackIndex(dec.StackDepth()); kind == '{' && length%2 == 1 {
-				at = at.Parent() // a key with NUL names no place
+				at = at.Parent() // a key with NUL is no part of a readable path
 			}
 			return fail(at, start+int64(bytes.Index(src[start:], nul)), "a NUL character")
 		}
 	}
 }
 
-// malformed explains why dec could not read on. Reading all of src at once fails at the same
-// place, and names it better: a[1], not a, for the end of [1,].
+// malformed explains why dec could not read on. It reads all of src at once, which fails at the
+// same byte, but with a better path: a[1], not a, for the end of [1,].
 func malformed(src []byte, dec *jsontext.Decoder) (at jsontext.Pointer, offset int64, what string) {
 	_, err := jsontext.NewDecoder(bytes.NewBuffer(src)).ReadValue()
 	fault, _ := errors.AsType[*jsontext.SyntacticError](err) // memory is read without other errors
@@ -92,7 +92,7 @@ func malformed(src []byte, dec *jsontext.Decoder) (at jsontext.Pointer, offset i
 	return at, offset, what
 }
 
-// appendPath writes a place in what dec is reading as people write it: jobs[3].options.retry.
+// appendPath appends a path in what dec reads, as people write it: jobs[3].options.retry.
 func appendPath(b []byte, dec *jsontext.Decoder, at jsontext.Pointer) []byte {
 	level := 0
 	for step := range at.Tokens() {
@@ -107,7 +107,7 @@ func appendPath(b []byte, dec *jsontext.Decoder, at jsontext.Pointer) []byte {
 	return b
 }
 
-// AppendKey quotes a key that would not read as one word.
+// AppendKey appends a key to a path. It quotes a key that would not read as one word.
 func AppendKey(b []byte, key string) []byte {
 	plain := key != "" && !strings.ContainsFunc(key, func(r rune) bool {
 		return r <= ' ' || r >= 0x7F || strings.ContainsRune(`.[]"\`, r)
@@ -133,7 +133,7 @@ func Unquote(raw []byte) string {
 	return string(text)
 }
 
-// TextBytes is Unquote without a copy where nothing is escaped; nil for nil.
+// TextBytes is Unquote that does not copy a string without escapes. It returns nil for nil.
 func TextBytes(raw []byte) []byte {
 	if raw == nil {
 		return nil
@@ -150,10 +150,11 @@ type Member struct {
 	Key    string
 	RawKey []byte
 	Raw    []byte
-	Inner  []Member // of an object or a list that was taken apart with what it is in; else nil
+	Inner  []Member // members of an object or a list that was split with the body; else nil
 }
 
-// members are those of the object that is this member's value, at most one more than MostMembers.
+// members returns the members of the object that is this member's value, at most one more than
+// MostMembers.
 func (m *Member) members() []Member {
 	if m.Inner != nil {
 		return m.Inner
@@ -161,7 +162,7 @@ func (m *Member) members() []Member {
 	return membersOf(m.Raw, MostMembers+1)
 }
 
-// Members splits an object that CheckJSON or PostgreSQL accepted, in its own order.
+// Members splits an object that CheckJSON or PostgreSQL accepted. The members keep their order.
 func Members(raw []byte) []Member { return membersOf(raw, math.MaxInt/2) }
 
 func membersOf(raw []byte, most int) []Member {
@@ -174,13 +175,14 @@ func membersOf(raw []byte, most int) []Member {
 	return out
 }
 
+// decoders keeps decoders for reuse, because split and elements would make one for each call.
 var decoders = sync.Pool{New: func() any { return decoder(nil) }}
 
-// Elements splits an array that CheckJSON or PostgreSQL accepted; never nil. An object comes
-// apart into keys and values in turn.
+// Elements splits an array that CheckJSON or PostgreSQL accepted. It never returns nil. Of an
+// object it returns keys and values in turn.
 func Elements(raw []byte) [][]byte { return elements(raw, math.MaxInt) }
 
-// elements is Elements that stops after so many.
+// elements is Elements that stops after most elements.
 func elements(raw []byte, most int) [][]byte {
 	dec := decoders.Get().(*jsontext.Decoder)
 	defer decoders.Put(dec)
@@ -199,8 +201,8 @@ func elements(raw []byte, most int) [][]byte {
 	return out
 }
 
-// decoder reads what was accepted before. SQL callers may have stored json, though not jsonb,
-// that repeats keys or holds lone surrogates; what they stored is theirs to get back.
+// decoder returns a decoder of JSON that was accepted before. SQL callers may have stored json,
+// though not jsonb, with repeated keys or lone surrogates: they get back what they stored.
 func decoder(raw []byte) *jsontext.Decoder {
 	return jsontext.NewDecoder(bytes.NewBuffer(raw), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
 }
@@ -209,5 +211,5 @@ var kinds = map[jsontext.Kind]string{
 	'{': "object", '[': "array", '"': "string", '0': "number", 't': "boolean", 'f': "boolean", 'n': "null",
 }
 
-// Kind names the JSON type of a value.
+// Kind returns the name of the JSON type of a value.
 func Kind(raw []byte) string { return kinds[jsontext.Value(raw).Kind()] }

@@ -11,7 +11,7 @@ import (
 	"unicode/utf8"
 )
 
-// Set holds names to look up.
+// Set returns a set of names.
 func Set(keys ...string) map[string]bool {
 	m := make(map[string]bool, len(keys))
 	for _, k := range keys {
@@ -28,7 +28,7 @@ var (
 	errRange    = fmt.Errorf("must be an integer between %d and %d", -1<<31, 1<<31-1)
 )
 
-// parseInteger reads a JSON number as a whole one: 7 and 7.0 are, 7.5 and 7e0 are not.
+// parseInteger reads a JSON number as a whole one. 7 and 7.0 are whole, 7.5 and 7e0 are not.
 func parseInteger(raw []byte) (int32, error) {
 	whole, fraction, _ := strings.Cut(string(raw), ".")
 	if strings.ContainsAny(whole, "eE") || strings.Trim(fraction, "0") != "" {
@@ -60,10 +60,11 @@ func IsUUID(s string) bool {
 	return true
 }
 
-// numericDigits is what we let PostgreSQL's numeric hold, far below what it could.
+// numericDigits is how many digits a number may have. PostgreSQL's numeric could hold far more.
 const numericDigits = 1000
 
-// mayBeHuge reports whether JSON may hold a number that is huge: few are so long, or have an exponent.
+// mayBeHuge reports whether JSON may hold a number that is huge. It only looks for length and for
+// exponents, which few bodies have, so that most need no closer look.
 func mayBeHuge(raw []byte) bool {
 	if len(raw) > numericDigits {
 		return true
@@ -76,6 +77,7 @@ func mayBeHuge(raw []byte) bool {
 	return false
 }
 
+// huge reports whether a number has more than numericDigits digits, or so large an exponent.
 func huge(number string) bool {
 	mantissa, exponent, _ := strings.Cut(strings.ToLower(number), "e")
 	size, err := strconv.Atoi(exponent)
@@ -111,8 +113,8 @@ var (
 	isoDuration = regexp.MustCompile(`^P(?:(\d+)W)?(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+\.?\d*|\.\d+)S)?)?$`)
 )
 
-// ParseDuration reads an ISO 8601 duration of weeks, days, hours, minutes and seconds; months
-// and years have no fixed length. At most a hundred years.
+// ParseDuration reads an ISO 8601 duration of weeks, days, hours, minutes and seconds, of at most a
+// hundred years. It refuses months and years, which have no fixed length.
 func ParseDuration(s string) (time.Duration, error) {
 	const longest = 100 * 366 * 24 * time.Hour
 	parts := isoDuration.FindStringSubmatch(s)
@@ -141,7 +143,7 @@ func AppendTime(b []byte, at time.Time) []byte {
 // Stamp is a time in a response made of structs.
 type Stamp time.Time
 
-// MarshalJSON writes it as AppendTime does.
+// MarshalJSON writes the time as AppendTime does.
 func (t Stamp) MarshalJSON() ([]byte, error) { return AppendTime(nil, time.Time(t)), nil }
 
 var _ json.Marshaler = Stamp{}

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Splice writes an object of members as the client spelled them.
+// Splice returns an object with the members as the client spelled them.
 func Splice(fields []Member) []byte {
 	b := []byte{'{'}
 	for i, m := range fields {
@@ -19,7 +19,8 @@ func Splice(fields []Member) []byte {
 	return append(b, '}')
 }
 
-// Writer appends a JSON object's fields in order.
+// Writer appends the fields of a JSON object to B, in order. Comma says that the next field needs a
+// comma before it.
 type Writer struct {
 	B     []byte
 	Comma bool
@@ -44,7 +45,7 @@ func (w *Writer) Key(name string) {
 	}
 	w.Comma = true
 	w.B = append(w.B, '"')
-	w.B = append(w.B, name...) // ours: there is nothing to escape
+	w.B = append(w.B, name...) // a name of this program: there is nothing to escape
 	w.B = append(w.B, '"', ':')
 }
 
@@ -97,7 +98,8 @@ func (w *Writer) Time(name string, at *time.Time) {
 	}
 }
 
-// Listed is a list under each of the names that clients read, and what follows it, in parts: the list is there once.
+// Listed returns an object in parts: list under each of names, which clients read, and what rest
+// writes. The bytes of the list are not copied.
 func Listed(list []byte, names []string, rest func(*Writer)) (body [][]byte) {
 	w := Writer{}
 	w.Open()

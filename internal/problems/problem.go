@@ -1,4 +1,4 @@
-// Package problems has the errors that a request ends with before SQL has seen it.
+// Package problems makes the errors that a request can end with before SQL has seen it.
 package problems
 
 import (
@@ -9,8 +9,8 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 )
 
-// The codes a request can fail with before SQL has seen it. Status, retryable and hint stand in
-// ojs.problem, where SQL's own errors have theirs.
+// The codes that a request can fail with before SQL has seen it. Their status, hint and whether the
+// client may retry stand in ojs.problem, as those of SQL's own errors do.
 const (
 	CodeInvalidPayload     = "invalid_payload"
 	CodeInvalidRequest     = "invalid_request"
@@ -30,14 +30,14 @@ const (
 	CodeQueueFull          = "QUEUE_FULL"
 )
 
-// Refuse returns an error about a field. code is one of ojs.problem, which gives the status; the
-// message stands as it is.
+// Refuse returns an error about a field. Its status is the one that ojs.problem has for code. The
+// message is complete: the name of the field is not added to it.
 func Refuse(code, field, format string, args ...any) *pg.Error {
 	return &pg.Error{Code: code, Message: fmt.Sprintf(format, args...), Details: map[string]any{"field": field}}
 }
 
-// Forbidden returns the 403 for a request that the credential does not allow. about is added to the
-// details.
+// Forbidden returns the refusal of something that a credential does not allow. about is added to
+// the details.
 func Forbidden(field, hint string, about map[string]any, format string, args ...any) *pg.Error {
 	err := Refuse(CodeForbidden, field, format, args...)
 	err.Hint = hint
@@ -45,19 +45,20 @@ func Forbidden(field, hint string, about map[string]any, format string, args ...
 	return err
 }
 
-// What to do about a credential that does not do.
+// Hints for a client whose credential is not sufficient.
 const (
 	HintQueue     = "Use a credential that is for this queue, or for all."
 	HintAllQueues = "Use a credential that is for all queues."
 	HintOperator  = "Use an operator's credential, which is no tenant's."
 )
 
-// Invalid returns the 400 for a field. The message follows the field's name.
+// Invalid returns the refusal of a field. Its message is the name of the field and then the text.
 func Invalid(field, format string, args ...any) *pg.Error {
 	return Refuse(CodeInvalidRequest, field, "%s %s", field, fmt.Sprintf(format, args...))
 }
 
-// missHints are the hints of 404s by type of resource. The hint for jobs is in ojs.problem.
+// missHints holds hints for things that do not exist, by kind. For a job the hint is in
+// ojs.problem.
 var missHints = map[string]string{
 	"worker":   "Check the id; a worker that has not been heard of for long is forgotten.",
 	"pool":     "Check the name; the list of pools shows those that there are.",
@@ -68,7 +69,7 @@ var missHints = map[string]string{
 	"cron job": "Check the name, and whose cron job it is; the list of cron jobs shows those that there are.",
 }
 
-// NoSuch returns the 404 for a name that does not exist.
+// NoSuch returns the error for a name or an id of something that does not exist.
 func NoSuch(what, name string) *pg.Error {
 	return &pg.Error{
 		Code: CodeNotFound, Message: what + " " + Clip(name) + " does not exist", Hint: missHints[what],
@@ -76,7 +77,7 @@ func NoSuch(what, name string) *pg.Error {
 	}
 }
 
-// Clip shortens a text of the client to what a message can hold.
+// Clip shortens a text of a client to 64 bytes, for messages.
 func Clip(s string) string {
 	const longest = 64
 	if len(s) <= longest {
