@@ -14,9 +14,10 @@ import (
 	"github.com/ojs-pg/ojs-pg/conformance/internal/engine"
 	"github.com/ojs-pg/ojs-pg/internal/dispatch"
 	httpapi "github.com/ojs-pg/ojs-pg/internal/http"
-	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/notify"
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 	"github.com/ojs-pg/ojs-pg/internal/sched"
+	"github.com/ojs-pg/ojs-pg/internal/setup"
 )
 
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
@@ -38,14 +39,14 @@ func server(t *testing.T) engine.Target {
 	pgtest.Exec(t, database.Pool, "select ojs.configure(p_unsupported => 'carry')")
 	db := database.Open()
 	log := slog.New(slog.NewTextHandler(testLog{t}, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	listener := pg.NewListener(db, log)
+	listener := notify.New(db, log)
 	dispatcher := dispatch.New(db, listener, log, dispatch.Options{})
 	srv := httpapi.New(httpapi.Config{
 		DB: db, Dispatcher: dispatcher, Logger: log,
 		AllowReset: true,
 		// A case of level 0 has a job with a policy of uniqueness, which is of level 4, and wants it kept.
 		Reset: func(ctx context.Context) error {
-			if err := pg.Reset(ctx, database.URL); err != nil {
+			if err := setup.Reset(ctx, database.URL); err != nil {
 				return err
 			}
 			_, err := database.Pool.Exec(ctx, "select ojs.configure(p_unsupported => 'carry')")

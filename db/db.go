@@ -1,7 +1,7 @@
 // Package db holds the schema of ojs-pg, inside the binary: migrations, which make tables and are frozen, and code, which is functions,
 // views, comments and grants.
 //
-// It knows nothing about connections: internal/pg applies both and compares hashes. It exists because go:embed cannot look upward from
+// It knows nothing about connections: internal/migrate applies both and compares hashes. It exists because go:embed cannot look upward from
 // internal/.
 package db
 

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/migrate"
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
@@ -71,13 +71,13 @@ func TestDownAndUpAgain(t *testing.T) {
 		t.Errorf("the catalog has only %d entries", len(made))
 	}
 	for range 2 {
-		if err := pg.Migrate(t.Context(), d.URL, pg.Down, nil); err != nil {
+		if err := migrate.Run(t.Context(), d.URL, migrate.Down, nil); err != nil {
 			t.Fatal(err)
 		}
 		if left := list[string](t, conn, catalog); len(left) > 0 {
 			t.Errorf("migrating down leaves\n  %s", strings.Join(left, "\n  "))
 		}
-		if err := pg.Migrate(t.Context(), d.URL, pg.Up, nil); err != nil {
+		if err := migrate.Run(t.Context(), d.URL, migrate.Up, nil); err != nil {
 			t.Fatal(err)
 		}
 		if again := list[string](t, conn, catalog); !slices.Equal(made, again) {

@@ -19,7 +19,7 @@ import (
 
 	"github.com/ojs-pg/ojs-pg/internal/dispatch"
 	httpapi "github.com/ojs-pg/ojs-pg/internal/http"
-	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/notify"
 )
 
 // Each step goes by SQL or by HTTP, as it happens: the rules are the same whichever way jobs come, go and end.
@@ -116,7 +116,7 @@ type httpDoor struct {
 // serve starts a server on the model's database, which ends with the test.
 func (m *model) serve() httpDoor {
 	opened, log := m.d.Open(), slog.New(slog.DiscardHandler)
-	listener := pg.NewListener(opened, log)
+	listener := notify.New(opened, log)
 	dispatcher := dispatch.New(opened, listener, log, dispatch.Options{})
 	server := httpapi.New(httpapi.Config{DB: opened, Dispatcher: dispatcher, Logger: log})
 	socket, err := net.Listen("tcp", "127.0.0.1:0")

@@ -20,7 +20,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/migrate"
 )
 
 // fault is one thing that goes wrong. It returns when the cause is gone; what it broke is to heal by itself.
@@ -307,7 +307,7 @@ func (c *campaign) prepare() {
 	if _, err := admin.Exec(t.Context(), "create database "+database); err != nil {
 		t.Fatal(err)
 	}
-	if err := pg.Migrate(t.Context(), c.pg.primary.url("ojs", c.pg.password, ""), pg.Up, nil); err != nil {
+	if err := migrate.Run(t.Context(), c.pg.primary.url("ojs", c.pg.password, ""), migrate.Up, nil); err != nil {
 		t.Fatal(err)
 	}
 	err = c.pg.primary.do(

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/ojs-pg/ojs-pg/db"
-	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
+	"github.com/ojs-pg/ojs-pg/internal/setup"
 )
 
 // Two servers of the last release serve while the database is upgraded beside them, go on with it, and are replaced one by one. No job is
@@ -25,8 +25,8 @@ func TestAnUpgradeFromTheLastRelease(t *testing.T) {
 	old := buildRelease(t)
 	binary := build(t)
 	server := pgtest.NewEmpty(t, nil)
-	migrate(t, old, server.URL)
-	if err := pg.CreateServerRole(t.Context(), server.URL, pgtest.PrivateRole, pgtest.PrivatePassword); err != nil {
+	migrateUp(t, old, server.URL)
+	if err := setup.CreateServerRole(t.Context(), server.URL, pgtest.PrivateRole, pgtest.PrivatePassword); err != nil {
 		t.Fatal(err)
 	}
 	server.Exec("create table public.orders (job uuid); grant insert, select on public.orders to public")
@@ -36,7 +36,7 @@ func TestAnUpgradeFromTheLastRelease(t *testing.T) {
 	open := w.live(t, seed, duration, func() {
 		before, _ := w.answers()
 		began := time.Now()
-		migrate(t, binary, server.URL)
+		migrateUp(t, binary, server.URL)
 		took := time.Since(began)
 		meanwhile, _ := w.answers()
 		t.Logf("longest answer %v before; the upgrade took %v, and the longest answer meanwhile %v", before, took, meanwhile)
@@ -92,7 +92,7 @@ func buildRelease(t *testing.T) string {
 
 func releaseOf(dump string) string { return strings.TrimSuffix(filepath.Base(dump), ".sql.gz") }
 
-func migrate(t *testing.T, binary, databaseURL string) {
+func migrateUp(t *testing.T, binary, databaseURL string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), binary, "migrate", "up")
 	cmd.Env = append(os.Environ(), "DATABASE_URL="+databaseURL)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/ojs-pg/ojs-pg/internal/admin"
 	"github.com/ojs-pg/ojs-pg/internal/cmdline"
+	"github.com/ojs-pg/ojs-pg/internal/migrate"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
@@ -219,7 +220,7 @@ func withAdmin(argument string, do func(context.Context, *operator) error) cli.A
 			return err
 		}
 		defer db.Close()
-		if err := db.CheckSchema(ctx); err != nil {
+		if err := migrate.CheckSchema(ctx, db.Pool()); err != nil {
 			return err
 		}
 		o := &operator{Command: c, sql: sqlcgen.New(db.Pool()), out: c.Root().Writer, tenant: given(c.String("tenant"))}

@@ -28,8 +28,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ojs-pg/ojs-pg/internal/embedpg"
-	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/migrate"
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
+	"github.com/ojs-pg/ojs-pg/internal/setup"
 )
 
 // Each test is that of the sentence in docs/delivery.md whose number is its place.
@@ -136,11 +137,11 @@ func (s *stage) ownPostgres() *stage {
 	})
 	const name, role, password = "delivery", "delivery_server", "secret"
 	ctx := s.t.Context()
-	if err := errors.Join(pg.CreateDatabase(ctx, s.own.URL("postgres"), name), pg.Migrate(ctx, s.own.URL(name), pg.Up, nil)); err != nil {
+	if err := errors.Join(setup.CreateDatabase(ctx, s.own.URL("postgres"), name), migrate.Run(ctx, s.own.URL(name), migrate.Up, nil)); err != nil {
 		s.t.Fatal(err)
 	}
 	s.url, s.role = s.own.URL(name), s.own.URLFor(role, password, name)
-	if err := pg.CreateServerRole(ctx, s.url, role, password); err != nil {
+	if err := setup.CreateServerRole(ctx, s.url, role, password); err != nil {
 		s.t.Fatal(err)
 	}
 	pool, err := pgxpool.New(ctx, s.url)

@@ -17,7 +17,9 @@ import (
 
 	"github.com/ojs-pg/ojs-pg/internal/cmdline"
 	"github.com/ojs-pg/ojs-pg/internal/embedpg"
+	"github.com/ojs-pg/ojs-pg/internal/migrate"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/setup"
 )
 
 const (
@@ -145,7 +147,7 @@ func serveDev(ctx context.Context, c *cli.Command, own *embedpg.Server, socket n
 	}
 	if c.Bool("allow-reset") {
 		s.log.Warn("anybody who reaches the HTTP port can delete all jobs (--allow-reset)")
-		s.reset = func(ctx context.Context) error { return pg.Reset(ctx, adminURL) }
+		s.reset = func(ctx context.Context) error { return setup.Reset(ctx, adminURL) }
 	}
 	bar.Finish()
 	if err := printWelcome(c.Root().Writer, s.scheme+"://"+socket.Addr().String(), appURL, adminURL); err != nil {
@@ -162,12 +164,12 @@ func prepareDev(
 	adminURL = c.String("database-url")
 	if own != nil {
 		adminURL = own.URL(devDatabase)
-		if err := pg.CreateDatabase(ctx, own.URL("postgres"), devDatabase); err != nil {
+		if err := setup.CreateDatabase(ctx, own.URL("postgres"), devDatabase); err != nil {
 			return "", config, err
 		}
 	}
-	err = pg.Migrate(ctx, adminURL, pg.Up, func(_ string, done, total int64) { bar.Report("migrating", done, total) })
-	if errors.Is(err, pg.ErrSchema) && own != nil {
+	err = migrate.Run(ctx, adminURL, migrate.Up, func(_ string, done, total int64) { bar.Report("migrating", done, total) })
+	if errors.Is(err, migrate.ErrSchema) && own != nil {
 		return "", config, fmt.Errorf("%w\nFor `ojs-pg dev` it is enough to delete the data directory, %s", err, own.DataDir)
 	}
 	if err != nil {
@@ -181,7 +183,7 @@ func prepareDev(
 	// With a login role of its own the server is held by row security, as in production.
 	password := rand.Text()
 	config.URL = own.URLFor(devServerRole, password, devDatabase)
-	return adminURL, config, pg.CreateServerRole(ctx, adminURL, devServerRole, password)
+	return adminURL, config, setup.CreateServerRole(ctx, adminURL, devServerRole, password)
 }
 
 func startOwn(ctx context.Context, c *cli.Command, log *slog.Logger, bar *cmdline.Progress) (*embedpg.Server, error) {
@@ -214,7 +216,7 @@ func noteURLs(ctx context.Context, own *embedpg.Server, adminURL string) (appURL
 			password, _ = u.User.Password()
 		}
 	}
-	if err := pg.CreateAppRole(ctx, adminURL, devAppRole, password); err != nil {
+	if err := setup.CreateAppRole(ctx, adminURL, devAppRole, password); err != nil {
 		return "", err
 	}
 	appURL = own.URLFor(devAppRole, password, devDatabase)

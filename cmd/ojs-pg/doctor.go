@@ -10,6 +10,7 @@ import (
 
 	"github.com/ojs-pg/ojs-pg/internal/admin"
 	"github.com/ojs-pg/ojs-pg/internal/cmdline"
+	"github.com/ojs-pg/ojs-pg/internal/migrate"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
@@ -71,10 +72,10 @@ func examine(ctx context.Context, url string, params sqlcgen.DoctorParams) []sql
 		return is("connection", err, "Look at DATABASE_URL, and whether PostgreSQL runs and lets this role in.", "postgres-away.md")
 	}
 	defer db.Close()
-	switch err := db.CheckSchema(ctx); {
-	case errors.Is(err, pg.ErrUnfit):
+	switch err := migrate.CheckSchema(ctx, db.Pool()); {
+	case errors.Is(err, migrate.ErrUnfit):
 		return is("roles", err, "Create the login roles again afterwards, if the cluster is another one.", "backup-and-restore.md")
-	case errors.Is(err, pg.ErrSchema):
+	case errors.Is(err, migrate.ErrSchema):
 		return is("schema", err, "Compare with ojs-pg migrate status.", "failed-migration.md")
 	case err != nil:
 		return is("connection", err, "Look at DATABASE_URL, and whether PostgreSQL runs and lets this role in.", "postgres-away.md")

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/ojs-pg/ojs-pg/internal/cmdline"
-	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/migrate"
 )
 
 func migrateCommand() *cli.Command {
@@ -30,7 +30,7 @@ turns. Besides the schema ojs there are six group roles, which 'down' leaves: th
 				Usage: "bring the schema to this program's version",
 				Flags: []cli.Flag{databaseFlag(true)},
 				Action: func(ctx context.Context, c *cli.Command) error {
-					return migrate(ctx, c, pg.Up, "migrating")
+					return changeSchema(ctx, c, migrate.Up, "migrating")
 				},
 			},
 			{
@@ -68,7 +68,7 @@ func migrateDown(ctx context.Context, c *cli.Command) error {
 		return err
 	}
 	if !c.Bool("yes") {
-		losses, err := pg.CountLosses(ctx, url)
+		losses, err := migrate.CountLosses(ctx, url)
 		if err != nil {
 			return err
 		}
@@ -78,11 +78,11 @@ func migrateDown(ctx context.Context, c *cli.Command) error {
 			}
 		}
 	}
-	return migrate(ctx, c, pg.Down, "migrating down")
+	return changeSchema(ctx, c, migrate.Down, "migrating down")
 }
 
 // consent is given by typing the name of the database: a habit types y.
-func consent(c *cli.Command, losses *pg.Losses) error {
+func consent(c *cli.Command, losses *migrate.Losses) error {
 	what := fmt.Sprintf("database %s has %d jobs that have not ended, %d that have, and %d dead letters, which would be lost",
 		losses.Database, losses.Waiting, losses.Ended, losses.DeadLetters)
 	if !term.IsTerminal(int(os.Stdin.Fd())) {
@@ -96,7 +96,7 @@ func consent(c *cli.Command, losses *pg.Losses) error {
 	return nil
 }
 
-func migrate(ctx context.Context, c *cli.Command, direction pg.Direction, what string) error {
+func changeSchema(ctx context.Context, c *cli.Command, direction migrate.Direction, what string) error {
 	if err := cmdline.NoArguments(c); err != nil {
 		return err
 	}
@@ -104,11 +104,11 @@ func migrate(ctx context.Context, c *cli.Command, direction pg.Direction, what s
 	if err != nil {
 		return err
 	}
-	before, _ := pg.Status(ctx, url) // what keeps it from being told keeps from migrating, too
+	before, _ := migrate.Status(ctx, url) // what keeps it from being told keeps from migrating, too
 	bar := cmdline.NewProgress(c.Root().ErrWriter, cmdline.Logger(c))
 	defer bar.Finish()
 	first, last := int64(-1), int64(0)
-	err = pg.Migrate(ctx, url, direction, func(_ string, done, total int64) {
+	err = migrate.Run(ctx, url, direction, func(_ string, done, total int64) {
 		bar.Report(what, done, total)
 		if first < 0 {
 			first = done
@@ -119,7 +119,7 @@ func migrate(ctx context.Context, c *cli.Command, direction pg.Direction, what s
 		return err
 	}
 	bar.Finish()
-	status, err := pg.Status(ctx, url)
+	status, err := migrate.Status(ctx, url)
 	if err != nil {
 		return err
 	}
@@ -129,10 +129,10 @@ func migrate(ctx context.Context, c *cli.Command, direction pg.Direction, what s
 			applied++
 		}
 	}
-	if direction == pg.Up && before.Unfit != "" {
+	if direction == migrate.Up && before.Unfit != "" {
 		fmt.Fprintf(c.Root().Writer, "made again what a restore had left out: %s\n", before.Unfit)
 	}
-	if first == last && (direction == pg.Down || len(before.Code) == 0) {
+	if first == last && (direction == migrate.Down || len(before.Code) == 0) {
 		what = "nothing to do"
 	} else {
 		what += " is done"
@@ -149,7 +149,7 @@ func migrateStatus(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return err
 	}
-	status, err := pg.Status(ctx, url)
+	status, err := migrate.Status(ctx, url)
 	if err != nil {
 		return err
 	}

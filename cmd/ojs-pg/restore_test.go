@@ -9,8 +9,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
+	"github.com/ojs-pg/ojs-pg/internal/setup"
 )
 
 // possessions is who owns and may do what, told without what the program itself compares.
@@ -66,7 +66,7 @@ func TestADumpIsMadeWhole(t *testing.T) {
 			b.transfer(address, c.dumping, c.restoring)
 			b.putsRight(address, service, c.lacks)
 			if c.fresh {
-				if err := pg.CreateServerRole(t.Context(), address, "ojs_server", "secret"); err != nil {
+				if err := setup.CreateServerRole(t.Context(), address, "ojs_server", "secret"); err != nil {
 					t.Fatal(err)
 				}
 			}

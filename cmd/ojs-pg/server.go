@@ -16,6 +16,8 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/cmdline"
 	"github.com/ojs-pg/ojs-pg/internal/dispatch"
 	httpapi "github.com/ojs-pg/ojs-pg/internal/http"
+	"github.com/ojs-pg/ojs-pg/internal/migrate"
+	"github.com/ojs-pg/ojs-pg/internal/notify"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/sched"
 )
@@ -63,12 +65,12 @@ func openDatabase(ctx context.Context, config pg.Config, log *slog.Logger) (*pg.
 	if n := db.Pool().Config().MaxConns; n < minConns {
 		err = cmdline.Misuse(fmt.Errorf("pool_max_conns in the URL of the database: %d is less than %d", n, minConns))
 	} else if err = db.CheckSettings(ctx); err == nil {
-		err = db.CheckSchema(ctx)
-		for errors.Is(err, pg.ErrRelease) && ctx.Err() == nil {
+		err = migrate.CheckSchema(ctx, db.Pool())
+		for errors.Is(err, migrate.ErrRelease) && ctx.Err() == nil {
 			log.Warn("waiting for an upgrade", "reason", err)
 			select {
 			case <-time.After(releasePause):
-				err = db.CheckSchema(ctx)
+				err = migrate.CheckSchema(ctx, db.Pool())
 			case <-ctx.Done():
 			}
 		}
@@ -106,7 +108,7 @@ func (s server) run(ctx context.Context) error {
 	defer running.Wait()
 	defer stop()
 
-	listener := pg.NewListener(s.db, s.log)
+	listener := notify.New(s.db, s.log)
 	running.Go(func() { listener.Run(behind) })
 	dispatcher := dispatch.New(s.db, listener, s.log, dispatch.Options{})
 	running.Go(func() { dispatcher.Run(behind) })

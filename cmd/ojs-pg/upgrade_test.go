@@ -21,13 +21,15 @@ import (
 	"github.com/ojs-pg/ojs-pg/db"
 	"github.com/ojs-pg/ojs-pg/internal/dispatch"
 	httpapi "github.com/ojs-pg/ojs-pg/internal/http"
+	"github.com/ojs-pg/ojs-pg/internal/migrate"
+	"github.com/ojs-pg/ojs-pg/internal/notify"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 	"github.com/ojs-pg/ojs-pg/internal/sched"
 )
 
 // toCome is a release that changes what everybody uses: the table of jobs, and the functions that return its rows column by column.
-func toCome(t *testing.T, d *pgtest.DB) pg.Source {
+func toCome(t *testing.T, d *pgtest.DB) migrate.Source {
 	columns := pgtest.One[string](t, d.Pool, `
 		select string_agg('(null::ojs.job).' || quote_ident(a.attname), ', ' order by a.attnum) from pg_attribute a
 		where a.attrelid = 'ojs.job'::regclass and a.attnum > 0 and not a.attisdropped`)
@@ -78,7 +80,7 @@ func (u *upgraded) serve(opened *pg.DB) {
 	log := slog.New(slog.DiscardHandler)
 	ctx, stop := context.WithCancel(context.Background())
 	var behind sync.WaitGroup
-	listener := pg.NewListener(opened, log)
+	listener := notify.New(opened, log)
 	dispatcher := dispatch.New(opened, listener, log, dispatch.Options{})
 	errorsOnly := slog.New(slog.NewTextHandler(u, &slog.HandlerOptions{Level: slog.LevelError}))
 	api := httpapi.New(httpapi.Config{DB: opened, Dispatcher: dispatcher, Logger: errorsOnly})
@@ -158,24 +160,24 @@ func (u *upgraded) work(w int) {
 func (u *upgraded) changeSchema(opened *pg.DB) {
 	t := u.t
 	later := toCome(t, u.db)
-	if err := pg.MigrateFrom(t.Context(), later, u.db.URL, pg.Up, nil); err != nil {
+	if err := migrate.RunFrom(t.Context(), later, u.db.URL, migrate.Up, nil); err != nil {
 		t.Errorf("up: %v", err)
 	}
-	if err := opened.CheckSchema(t.Context()); err != nil {
+	if err := migrate.CheckSchema(t.Context(), opened.Pool()); err != nil {
 		t.Errorf("a server of the old release would not start: %v", err)
 	}
-	if s, err := pg.Status(t.Context(), u.db.URL); err != nil || s.Current || s.Hash != db.HashOf(later.Migrations, 90001) ||
+	if s, err := migrate.Status(t.Context(), u.db.URL); err != nil || s.Current || s.Hash != db.HashOf(later.Migrations, 90001) ||
 		s.Release != pgtest.LaterRelease {
 		t.Errorf("to the old release the schema is %+v (%v)", s, err)
 	}
-	if err := pg.Migrate(t.Context(), u.db.URL, pg.Up, nil); !errors.Is(err, pg.ErrSchema) || !strings.Contains(err.Error(), "later one") {
+	if err := migrate.Run(t.Context(), u.db.URL, migrate.Up, nil); !errors.Is(err, migrate.ErrSchema) || !strings.Contains(err.Error(), "later one") {
 		t.Errorf("up with the old release: %v", err)
 	}
 	for n := range 4 {
 		changed := pgtest.CodeFile(t, "settle/ack.sql") + strings.Repeat("\n-- changed", n+1)
 		source := later
 		source.Code = overlaid{later.Code, "settle/ack.sql", changed}
-		if err := pg.MigrateFrom(t.Context(), source, u.db.URL, pg.Up, nil); err != nil {
+		if err := migrate.RunFrom(t.Context(), source, u.db.URL, migrate.Up, nil); err != nil {
 			t.Errorf("up again: %v", err)
 		}
 	}

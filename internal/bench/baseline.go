@@ -13,14 +13,14 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/jobrow"
 )
 
 var (
-	columnID       = pg.JobColumn("id")
-	columnLease    = pg.JobColumn("lease")
-	columnArgs     = pg.JobColumn("args")
-	columnTenantID = pg.JobColumn("tenant_id")
+	columnID       = jobrow.Column("id")
+	columnLease    = jobrow.Column("lease")
+	columnArgs     = jobrow.Column("args")
+	columnTenantID = jobrow.Column("tenant_id")
 )
 
 // baselineSchema is the queue of a competent person: one table with the columns of ours, one index on what waits, which setBaseline makes,
@@ -97,7 +97,7 @@ func (b baseline) fetch() string {
 		set state = 'active', attempt = attempt + 1, lease = gen_random_uuid(), started_at = clock_timestamp(),
 			lease_expires_at = clock_timestamp() + interval '30 seconds', worker_id = $3
 		` + b.where + `
-		returning j.` + strings.ReplaceAll(pg.JobColumns, ", ", ", j.")
+		returning j.` + strings.ReplaceAll(jobrow.Columns, ", ", ", j.")
 }
 
 // setBaseline chooses what ours is compared with.

@@ -27,7 +27,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/ojs-pg/ojs-pg/internal/embedpg"
-	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/migrate"
+	"github.com/ojs-pg/ojs-pg/internal/setup"
 )
 
 // queue is where all measured jobs are.
@@ -178,7 +179,7 @@ func (e *Env) database(ctx context.Context, name string) (_ *database, err error
 	d := &database{env: e, name: name}
 	switch {
 	case e.own != nil:
-		if err := pg.CreateDatabase(ctx, e.url, name); err != nil {
+		if err := setup.CreateDatabase(ctx, e.url, name); err != nil {
 			return nil, err
 		}
 		d.admin, d.drop = e.own.URL(name), true
@@ -186,7 +187,7 @@ func (e *Env) database(ctx context.Context, name string) (_ *database, err error
 		d.admin = e.url
 	default:
 		d.name = name + "_" + e.suffix
-		if err := pg.CreateDatabase(ctx, e.url, d.name); err != nil {
+		if err := setup.CreateDatabase(ctx, e.url, d.name); err != nil {
 			return nil, err
 		}
 		if d.admin, err = withDatabase(e.url, d.name); err != nil {
@@ -205,13 +206,13 @@ func (e *Env) database(ctx context.Context, name string) (_ *database, err error
 			return nil, err
 		}
 	}
-	if err := pg.Migrate(ctx, d.admin, pg.Up, nil); err != nil {
+	if err := migrate.Run(ctx, d.admin, migrate.Up, nil); err != nil {
 		return nil, err
 	}
 	d.service, d.role = d.admin, "ojs_service"
 	if e.own != nil {
 		const role = "ojs_bench_server"
-		if err := pg.CreateServerRole(ctx, d.admin, role, e.suffix); err != nil {
+		if err := setup.CreateServerRole(ctx, d.admin, role, e.suffix); err != nil {
 			return nil, err
 		}
 		d.service, d.role = e.own.URLFor(role, e.suffix, name), ""
@@ -279,7 +280,7 @@ func (d *database) reset(ctx context.Context) error {
 		end $$`); err != nil {
 		return fmt.Errorf("empty the baseline: %w", err)
 	}
-	return pg.Reset(ctx, d.admin)
+	return setup.Reset(ctx, d.admin)
 }
 
 func (d *database) close() {
@@ -318,7 +319,7 @@ func (d *database) cleanUp(ctx context.Context) error {
 	if !d.down {
 		return nil
 	}
-	if err := pg.Migrate(ctx, d.admin, pg.Down, nil); err != nil {
+	if err := migrate.Run(ctx, d.admin, migrate.Down, nil); err != nil {
 		return fmt.Errorf("remove the schema: %w", err)
 	}
 	return nil

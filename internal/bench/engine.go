@@ -14,6 +14,7 @@ import (
 
 	"github.com/ojs-pg/ojs-pg/internal/dispatch"
 	httpapi "github.com/ojs-pg/ojs-pg/internal/http"
+	"github.com/ojs-pg/ojs-pg/internal/notify"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/sched"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
@@ -23,7 +24,7 @@ import (
 type engine struct {
 	db       *pg.DB
 	log      *slog.Logger
-	listener *pg.Listener
+	listener *notify.Listener
 	dispatch *dispatch.Dispatcher
 	address  string // of HTTP; empty: none
 	stop     func() error
@@ -37,7 +38,7 @@ func (d *database) engine(ctx context.Context, maxConns int, canned func(count i
 	}
 	behind, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup
-	e := &engine{db: db, log: d.env.log, listener: pg.NewListener(db, d.env.log)}
+	e := &engine{db: db, log: d.env.log, listener: notify.New(db, d.env.log)}
 	running.Go(func() { e.listener.Run(behind) })
 	e.dispatch = dispatch.New(db, e.listener, d.env.log, dispatch.Options{})
 	if canned != nil {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/jobrow"
 )
 
 // ScaleOptions say what Scale measures: the large and the small one of each pair.
@@ -312,7 +312,7 @@ func fetchCalls(ctx context.Context, conn *pgx.Conn) (map[string]string, error) 
 // timeFetch fetches jobs, which must be there, and acknowledges them; only the fetch is timed.
 func timeFetch(ctx context.Context, conn *pgx.Conn, call string, count int) (time.Duration, error) {
 	begun := time.Now()
-	jobs, err := queryJobs(ctx, conn, count, nil, "select "+pg.JobColumns+" from "+call, queue, count, "bench")
+	jobs, err := queryJobs(ctx, conn, count, nil, "select "+jobrow.Columns+" from "+call, queue, count, "bench")
 	took := time.Since(begun)
 	if err != nil {
 		return 0, fmt.Errorf("fetch: %w", err)

@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/jobrow"
 )
 
 // job is what a worker keeps of one.
@@ -47,7 +47,7 @@ func (d *database) sqlWorker(ctx context.Context, tenants map[string]int32) (wor
 }
 
 func (w *sqlWorker) fetch(ctx context.Context, name string, count int) ([]job, error) {
-	return queryJobs(ctx, w.conn, count, w.tenants, "select "+pg.JobColumns+" from ojs.fetch(array[$1], $2, $3)", queue, count, name)
+	return queryJobs(ctx, w.conn, count, w.tenants, "select "+jobrow.Columns+" from ojs.fetch(array[$1], $2, $3)", queue, count, name)
 }
 
 func (w *sqlWorker) ack(ctx context.Context, jobs []job) error {

@@ -10,8 +10,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/ojs-pg/ojs-pg/internal/jobrow"
 	"github.com/ojs-pg/ojs-pg/internal/jsonbody"
-	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
@@ -123,7 +123,7 @@ func enqueue(
 	if err != nil {
 		return err
 	}
-	return readOutcomes(rows, len(jobs), func(n int, stored *pg.JobRows, refusal error) error {
+	return readOutcomes(rows, len(jobs), func(n int, stored *jobrow.Rows, refusal error) error {
 		if refusal != nil {
 			made(n, sqlcgen.OjsJob{}, refusal)
 			return nil

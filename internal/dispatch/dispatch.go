@@ -9,7 +9,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ojs-pg/ojs-pg/internal/batch"
 	"github.com/ojs-pg/ojs-pg/internal/guard"
+	"github.com/ojs-pg/ojs-pg/internal/notify"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
@@ -55,7 +57,7 @@ func (o Options) withDefaults() Options {
 // (gather).
 type Dispatcher struct {
 	db       *pg.DB
-	listener *pg.Listener
+	listener *notify.Listener
 	log      *slog.Logger
 	opts     Options
 	began    time.Time
@@ -65,10 +67,10 @@ type Dispatcher struct {
 
 	// By whether answers are to hold the whole job. A statement for both would read a thousand jobs whole for one answer that holds one.
 	settlers map[bool]settler
-	enqueues *pg.Batcher[*NewJob, Settled]
+	enqueues *batch.Batcher[*NewJob, Settled]
 	back     *giveBacks
 	// For jobs whose id the client chose; those that meet a lock go on to the next.
-	isolatedEnqueues []*pg.Batcher[*NewJob, Settled]
+	isolatedEnqueues []*batch.Batcher[*NewJob, Settled]
 
 	mu       sync.Mutex
 	idle     sync.Cond // a decision has ended
@@ -95,12 +97,12 @@ type Dispatcher struct {
 // settler holds the batchers that end attempts: acks for plain ACKs, settles for all other
 // outcomes.
 type settler struct {
-	acks    *pg.Batcher[ack, *sqlcgen.OjsJob] // nil instead of a job: ojs.settle has to say what is wrong
-	settles *pg.Batcher[Settlement, Settled]
+	acks    *batch.Batcher[ack, *sqlcgen.OjsJob] // nil instead of a job: ojs.settle has to say what is wrong
+	settles *batch.Batcher[Settlement, Settled]
 }
 
 // New makes a Dispatcher. It works at once; Run waits for its end.
-func New(db *pg.DB, listener *pg.Listener, log *slog.Logger, opts Options) *Dispatcher {
+func New(db *pg.DB, listener *notify.Listener, log *slog.Logger, opts Options) *Dispatcher {
 	d := &Dispatcher{
 		db: db, listener: listener, log: log, opts: opts.withDefaults(), began: time.Now(), groups: map[groupKey]*group{},
 		failures: failures{log: log},
@@ -113,35 +115,35 @@ func New(db *pg.DB, listener *pg.Listener, log *slog.Logger, opts Options) *Disp
 		fetch: d.fetchMany, ack: d.ackMany, settle: d.settleMany, enqueue: enqueue, release: d.releaseMany,
 	}, d.poolName)
 	d.back = newGiveBacks(d)
-	batch := pg.BatchOptions{
+	options := batch.Options{
 		Items: d.opts.Settlements, Bytes: d.opts.Bytes, Statements: d.opts.Statements, Spacing: d.opts.Spacing, Timeout: d.opts.Query,
 		WaitingItems: d.opts.WaitingItems, WaitingBytes: d.opts.WaitingBytes,
 	}
 	d.settlers = map[bool]settler{}
-	batch.Statements = max(1, (d.opts.Statements+1)/2) // of each kind: in sum about as many
+	options.Statements = max(1, (d.opts.Statements+1)/2) // of each kind: in sum about as many
 	for _, whole := range []bool{false, true} {
 		d.settlers[whole] = settler{
-			acks: pg.NewBatcher(batch, func(ctx context.Context, items []ack) ([]*sqlcgen.OjsJob, error) {
+			acks: batch.New(options, func(ctx context.Context, items []ack) ([]*sqlcgen.OjsJob, error) {
 				return d.send.ack(ctx, items, whole)
 			}),
-			settles: pg.NewBatcher(batch, func(ctx context.Context, items []Settlement) ([]Settled, error) {
+			settles: batch.New(options, func(ctx context.Context, items []Settlement) ([]Settled, error) {
 				settled, err := d.send.settle(ctx, items, whole)
 				d.failures.note(items, settled)
 				return settled, err
 			}),
 		}
 	}
-	batch.Items, batch.Statements = d.opts.Enqueues, d.opts.Statements
-	d.enqueues = pg.NewBatcher(batch, d.enqueueNow)
+	options.Items, options.Statements = d.opts.Enqueues, d.opts.Statements
+	d.enqueues = batch.New(options, d.enqueueNow)
 	// Most jobs of a statement that met a lock are not the one whose id is locked. They are tried again with fewer others, and at last each
 	// by itself; jobs that come new are not behind them.
-	batch.Isolated, batch.Spacing = true, 0
+	options.Isolated, options.Spacing = true, 0
 	for i, items := range [...]int{d.opts.Enqueues, min(d.opts.Enqueues, 20), 1} {
-		batch.Items, batch.Statements = items, d.opts.Isolated
+		options.Items, options.Statements = items, d.opts.Isolated
 		if i > 0 {
-			batch.Statements = max(1, d.opts.Isolated/2)
+			options.Statements = max(1, d.opts.Isolated/2)
 		}
-		d.isolatedEnqueues = append(d.isolatedEnqueues, pg.NewBatcher(batch, d.enqueueIsolated))
+		d.isolatedEnqueues = append(d.isolatedEnqueues, batch.New(options, d.enqueueIsolated))
 	}
 	if listener != nil {
 		// Under the lock, because requeueQuiet may be called before quietTimer is assigned.

@@ -44,7 +44,7 @@
 // Each of these has one function, and each tries only what certainly did nothing:
 //
 //	pg.WithRetry               a statement that was never sent, or lost against another one (deadlock, serialization): twice more, at once
-//	pg.Batcher, runOrSplit     a statement that failed because of one of its jobs: each half of them by itself, and so on
+//	batch.Batcher, runOrSplit     a statement that failed because of one of its jobs: each half of them by itself, and so on
 //	Dispatcher.retryBusy       a job that a limit refused while others hold what is left of it: five times, after 10 to 160 ms
 //	Dispatcher.retryLocked     a job whose id another transaction has locked: after 5 to 100 ms each time, until Options.Query is over
 //

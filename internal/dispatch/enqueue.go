@@ -5,6 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"github.com/ojs-pg/ojs-pg/internal/batch"
+	"github.com/ojs-pg/ojs-pg/internal/jobrow"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
@@ -30,14 +32,14 @@ func (d *Dispatcher) Enqueue(ctx context.Context, job *NewJob) (sqlcgen.OjsJob, 
 	if pg.Locked(made.Err) {
 		waiting, cancel := context.WithDeadline(ctx, began.Add(d.opts.Query))
 		defer cancel()
-		made = d.retryLocked(waiting, append([]*pg.Batcher[*NewJob, Settled]{batcher}, slower...), job, made)
+		made = d.retryLocked(waiting, append([]*batch.Batcher[*NewJob, Settled]{batcher}, slower...), job, made)
 	}
 	return made.Job, made.Err
 }
 
 // retryBusy enqueues a job again that a limit refused only because other transactions hold what is left of it and may give it back. It
 // returns the last outcome.
-func (d *Dispatcher) retryBusy(ctx, trying context.Context, batcher *pg.Batcher[*NewJob, Settled], job *NewJob, made Settled) Settled {
+func (d *Dispatcher) retryBusy(ctx, trying context.Context, batcher *batch.Batcher[*NewJob, Settled], job *NewJob, made Settled) Settled {
 	for pause := busyPause; busy(made.Err) && pause < busyPause<<busyTries; pause *= 2 {
 		select {
 		case <-ctx.Done():
@@ -54,7 +56,7 @@ func (d *Dispatcher) retryBusy(ctx, trying context.Context, batcher *pg.Batcher[
 // retryLocked enqueues a job again whose id another transaction has locked, until that one ends or ctx does. It returns the last outcome.
 // Each try goes by the next batcher, which sends smaller batches, so that new jobs do not wait behind locked ones.
 func (d *Dispatcher) retryLocked(
-	ctx context.Context, batchers []*pg.Batcher[*NewJob, Settled], job *NewJob, made Settled,
+	ctx context.Context, batchers []*batch.Batcher[*NewJob, Settled], job *NewJob, made Settled,
 ) Settled {
 	tried := true // by the caller; RetryLocked makes its first call without a pause
 	pg.RetryLocked(ctx, func() (locked bool) {
@@ -89,7 +91,7 @@ func busy(err error) bool {
 
 // enqueueBy enqueues one job through a batcher. sent is false if ctx ended before the statement was
 // sent: the job is certainly not stored then.
-func (d *Dispatcher) enqueueBy(ctx context.Context, by *pg.Batcher[*NewJob, Settled], job *NewJob) (made Settled, sent bool) {
+func (d *Dispatcher) enqueueBy(ctx context.Context, by *batch.Batcher[*NewJob, Settled], job *NewJob) (made Settled, sent bool) {
 	name := ""
 	if job.Tenant != nil {
 		name = *job.Tenant
@@ -98,7 +100,7 @@ func (d *Dispatcher) enqueueBy(ctx context.Context, by *pg.Batcher[*NewJob, Sett
 	if errs[0] != nil {
 		out[0].Err = d.db.Err(errs[0])
 	}
-	return out[0], !errors.Is(errs[0], pg.ErrNotSent)
+	return out[0], !errors.Is(errs[0], batch.ErrNotSent)
 }
 
 // EnqueueMany enqueues all jobs of a batch or none, in a transaction of its own. tenant is the
@@ -125,7 +127,7 @@ func (d *Dispatcher) EnqueueEach(ctx context.Context, jobs []*NewJob, tenant *st
 	return out, err
 }
 
-var enqueueOnce = "select replayed, " + pg.JobColumns + " from ojs.enqueue_once($1, $2, $3, $4)"
+var enqueueOnce = "select replayed, " + jobrow.Columns + " from ojs.enqueue_once($1, $2, $3, $4)"
 
 // Key identifies a request that a client repeats: a request with the same Name and tenant is a
 // repetition if its Fingerprint is the same too, and is refused otherwise.
@@ -154,7 +156,7 @@ func (d *Dispatcher) EnqueueOnce(
 			return err
 		}
 		defer rows.Close()
-		reader := pg.NewJobRows(rows, 1)
+		reader := jobrow.New(rows, 1)
 		for rows.Next() {
 			made = append(made, sqlcgen.OjsJob{})
 			if err := errors.Join(reader.Scan(0, &replayed), reader.Read(&made[len(made)-1])); err != nil {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/ojs-pg/ojs-pg/internal/notify"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
@@ -34,7 +35,7 @@ func dispatcher(t *testing.T, opts Options) *env {
 	db := pgtest.New(t)
 	door := db.Open()
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
-	listener := pg.NewListener(door, log)
+	listener := notify.New(door, log)
 	opts.Fallback, opts.Query = cmp.Or(opts.Fallback, time.Hour), cmp.Or(opts.Query, time.Hour) // however slow the machine is
 	b := &env{t: t, db: db, Dispatcher: New(door, listener, log, opts), steps: make(chan struct{})}
 	b.countStatements()

@@ -11,7 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/ojs-pg/ojs-pg/internal/names"
-	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/notify"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
@@ -68,7 +68,7 @@ type group struct {
 	pollDue  bool // the next decision takes the waiting ones, too
 	deciding int  // parts of decisions in flight
 
-	sub       *pg.Subscription
+	sub       *notify.Subscription
 	timer     *time.Timer // the next poll without a wake, or the end of the subscription
 	lingering bool        // the latter
 

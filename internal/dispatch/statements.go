@@ -10,12 +10,12 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/jobrow"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
 // statements are the calls to the database, each in one transaction. Statements that return jobs
-// stand here instead of in db/queries, because their rows are read by hand (pg.JobRows).
+// stand here instead of in db/queries, because their rows are read by hand (jobrow.Rows).
 type statements struct {
 	fetch   func(ctx context.Context, parts []*part) error // sets part.fetched
 	ack     func(ctx context.Context, items []ack, whole bool) ([]*sqlcgen.OjsJob, error)
@@ -27,7 +27,7 @@ type statements struct {
 // madeJob receives the outcome of the nth job that was sent.
 type madeJob = func(n int, job sqlcgen.OjsJob, err error)
 
-var fetchMany = "select request, pool, " + pg.JobColumns +
+var fetchMany = "select request, pool, " + jobrow.Columns +
 	" from ojs.fetch_many($1, $2, $3, $4, $5, p_strategy => $6, p_weights => $7, p_pool => $8)"
 
 // fetchMany decides for several groups in one transaction. No job is handed out before it has committed.
@@ -84,10 +84,10 @@ const firstColumn = 2 // of the job
 var (
 	requestColumn = 0
 	poolColumn    = 1
-	attemptColumn = firstColumn + pg.JobColumn("attempt")
-	workerColumn  = firstColumn + pg.JobColumn("worker_id")
-	idColumn      = firstColumn + pg.JobColumn("id")
-	metaColumn    = firstColumn + pg.JobColumn("meta")
+	attemptColumn = firstColumn + jobrow.Column("attempt")
+	workerColumn  = firstColumn + jobrow.Column("worker_id")
+	idColumn      = firstColumn + jobrow.Column("id")
+	metaColumn    = firstColumn + jobrow.Column("meta")
 )
 
 // read reads the rows of ojs.fetch_many to their end. That is the end of the transaction unless the
@@ -95,7 +95,7 @@ var (
 func (p *part) read(rows pgx.Rows) error {
 	defer rows.Close()
 	p.fetched = fetched{runs: make([]run, len(p.requests))}
-	reader := pg.NewJobRows(rows, firstColumn)
+	reader := jobrow.New(rows, firstColumn)
 	last := 0
 	for rows.Next() {
 		if reader.Null(idColumn) {
@@ -133,7 +133,7 @@ func (p *part) read(rows pgx.Rows) error {
 }
 
 // readNoJob reads a row that says why there is no job.
-func (p *part) readNoJob(rows pgx.Rows, reader *pg.JobRows) error {
+func (p *part) readNoJob(rows pgx.Rows, reader *jobrow.Rows) error {
 	if reader.Null(workerColumn) {
 		p.cut = true
 		return nil
@@ -159,7 +159,7 @@ func (p *part) readNoJob(rows pgx.Rows, reader *pg.JobRows) error {
 
 // readBound reads a row that bounds the jobs of a request, because its worker is near its
 // concurrency.
-func (p *part) readBound(reader *pg.JobRows) error {
+func (p *part) readBound(reader *jobrow.Rows) error {
 	request, err := reader.Int(requestColumn)
 	if err == nil {
 		err = checkPlace(request, len(p.requests))
@@ -189,7 +189,7 @@ func (d *Dispatcher) releaseMany(ctx context.Context, ids, leases []string) (loc
 const ackMany = "select n, finished_at from ojs.ack_many($1, $2, $3, $4, $5)"
 
 // Not (job).*, which a migration may make wider.
-var ackManyJobs = "select n, (job)." + strings.ReplaceAll(pg.JobColumns, ", ", ", (job).") +
+var ackManyJobs = "select n, (job)." + strings.ReplaceAll(jobrow.Columns, ", ", ", (job).") +
 	" from ojs.ack_many($1, $2, $3, $4, $5, true)"
 
 // ackMany acknowledges what ojs.ack_many can, which is most of what comes, and returns nil for the rest.
@@ -216,7 +216,7 @@ func (d *Dispatcher) ackMany(ctx context.Context, items []ack, whole bool) ([]*s
 func readAcked(rows pgx.Rows, items []ack) ([]*sqlcgen.OjsJob, error) {
 	defer rows.Close()
 	acked, jobs := make([]*sqlcgen.OjsJob, len(items)), make([]sqlcgen.OjsJob, len(items))
-	reader := pg.NewJobRows(rows, 1)
+	reader := jobrow.New(rows, 1)
 	for rows.Next() {
 		n, err := reader.Int(0)
 		if err == nil {
@@ -241,7 +241,7 @@ func checkPlace(n, items int) error {
 	return nil
 }
 
-var settle = "select " + outcomeColumns + ", " + pg.JobColumns + " from ojs.settle($1, $2)"
+var settle = "select " + outcomeColumns + ", " + jobrow.Columns + " from ojs.settle($1, $2)"
 
 // settleMany ends attempts with ojs.settle, which says what is wrong with those that it cannot end.
 func (d *Dispatcher) settleMany(ctx context.Context, items []Settlement, whole bool) ([]Settled, error) {
@@ -254,7 +254,7 @@ func (d *Dispatcher) settleMany(ctx context.Context, items []Settlement, whole b
 
 func (d *Dispatcher) readSettled(rows pgx.Rows, items int) ([]Settled, error) {
 	settled := make([]Settled, items)
-	err := readOutcomes(rows, items, func(n int, job *pg.JobRows, refusal error) error {
+	err := readOutcomes(rows, items, func(n int, job *jobrow.Rows, refusal error) error {
 		if refusal != nil {
 			settled[n].Err = d.db.Err(refusal)
 			return nil
@@ -272,9 +272,9 @@ const outcomeColumns = "n, sqlstate, message, detail"
 
 // readOutcomes reads one row for each element that was sent. It calls each with the element's index
 // and its refusal, or with a job to read.
-func readOutcomes(rows pgx.Rows, items int, each func(n int, job *pg.JobRows, refusal error) error) error {
+func readOutcomes(rows pgx.Rows, items int, each func(n int, job *jobrow.Rows, refusal error) error) error {
 	defer rows.Close()
-	reader, seen := pg.NewJobRows(rows, 4), 0
+	reader, seen := jobrow.New(rows, 4), 0
 	for rows.Next() {
 		seen++
 		n, err := reader.Int(0)
@@ -302,7 +302,7 @@ func readOutcomes(rows pgx.Rows, items int, each func(n int, job *pg.JobRows, re
 }
 
 // readRefusal reads the columns sqlstate, message and detail.
-func readRefusal(reader *pg.JobRows) (*pgconn.PgError, error) {
+func readRefusal(reader *jobrow.Rows) (*pgconn.PgError, error) {
 	var message *string
 	var detail []byte
 	refusal := &pgconn.PgError{Severity: "ERROR"}

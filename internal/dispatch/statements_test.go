@@ -6,7 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/jobrow"
 )
 
 // What the database says of an element that was not sent, or of a request out of its order, is an error and reaches nobody: the job, and
@@ -20,14 +20,14 @@ func TestRowsOutOfTheirPlaceAreRefused(t *testing.T) {
 		columns string
 		read    func(pgx.Rows) error
 	}{
-		"fetched": {"n, pool, " + pg.JobColumns, func(rows pgx.Rows) error {
+		"fetched": {"n, pool, " + jobrow.Columns, func(rows pgx.Rows) error {
 			return (&part{requests: make([]*request, sent)}).read(rows)
 		}},
-		"acknowledged": {"n, " + pg.JobColumns, func(rows pgx.Rows) error {
+		"acknowledged": {"n, " + jobrow.Columns, func(rows pgx.Rows) error {
 			_, err := readAcked(rows, []ack{{Settlement: &Settlement{}}, {Settlement: &Settlement{}}})
 			return err
 		}},
-		"settled": {"n - 1, null, null, null, " + pg.JobColumns, func(rows pgx.Rows) error {
+		"settled": {"n - 1, null, null, null, " + jobrow.Columns, func(rows pgx.Rows) error {
 			_, err := b.readSettled(rows, sent)
 			return err
 		}},
@@ -51,7 +51,7 @@ func TestRowsOutOfTheirPlaceAreRefused(t *testing.T) {
 		}
 	}
 	p := &part{requests: make([]*request, sent)}
-	if err := p.read(rows("n, pool, "+pg.JobColumns, "{1,2,1}")); err == nil || p.jobs != nil || p.runs != nil {
+	if err := p.read(rows("n, pool, "+jobrow.Columns, "{1,2,1}")); err == nil || p.jobs != nil || p.runs != nil {
 		t.Errorf("a job of request 1 after one of request 2: %v, %+v", err, p.fetched)
 	}
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/ojs-pg/ojs-pg/internal/dispatch"
 	"github.com/ojs-pg/ojs-pg/internal/jsonbody"
+	"github.com/ojs-pg/ojs-pg/internal/notify"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
@@ -48,7 +49,7 @@ func (a *api) serve(door *pg.DB, adjust ...func(*Config)) {
 	t := a.t
 	t.Helper()
 	log := slog.New(slog.NewTextHandler(a.log, &slog.HandlerOptions{Level: slog.LevelInfo}))
-	listener := pg.NewListener(door, log)
+	listener := notify.New(door, log)
 	ctx, stop := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { listener.Run(ctx) })

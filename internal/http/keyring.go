@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/singleflight"
 
+	"github.com/ojs-pg/ojs-pg/internal/batch"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 )
 
@@ -21,7 +22,7 @@ import (
 // unknown keys. Unknown keys have a cache of their own, so that they do not push valid keys out.
 type keyring struct {
 	// owners looks keys up in the database, up to keyBatch of them in one statement.
-	owners *pg.Batcher[keyHash, *principal]
+	owners *batch.Batcher[keyHash, *principal]
 
 	// asking joins the lookups of one key that come at the same time.
 	asking singleflight.Group
@@ -65,8 +66,8 @@ func keyForm(secret string) bool {
 // newKeyring makes a keyring. find returns the owner of each hash, in the order of the hashes, and
 // nil for a hash that no valid key has.
 func newKeyring(timeout time.Duration, find func(context.Context, []keyHash) ([]*principal, error)) *keyring {
-	options := pg.BatchOptions{Items: keyBatch, Bytes: keyBatch, Statements: 1, Timeout: timeout}
-	return &keyring{owners: pg.NewBatcher(options, find), valid: map[keyHash]knownKey{}, others: map[keyHash]knownKey{}}
+	options := batch.Options{Items: keyBatch, Bytes: keyBatch, Statements: 1, Timeout: timeout}
+	return &keyring{owners: batch.New(options, find), valid: map[keyHash]knownKey{}, others: map[keyHash]knownKey{}}
 }
 
 // owner returns the principal that an API key belongs to, or nil if the key is not valid. It fails

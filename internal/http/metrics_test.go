@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/notify"
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 	"github.com/ojs-pg/ojs-pg/internal/sched"
 )
@@ -18,7 +18,7 @@ import (
 func observed(t *testing.T) *api {
 	t.Helper()
 	return start(t, func(c *Config) {
-		listener := pg.NewListener(c.DB, c.Logger)
+		listener := notify.New(c.DB, c.Logger)
 		c.Metrics = append(listener.Metrics(), sched.New(c.DB, listener, c.Logger, 0).Metrics()...)
 	})
 }

@@ -149,9 +149,9 @@ func (s *Server) settle(c echo.Context, v verb) error {
 	return writeBlob(c, http.StatusOK, w.B)
 }
 
-// batch is an ACK or NACK of many jobs. settled holds the outcome of each job in asked, at the same
+// settleBatch is an ACK or NACK of many jobs. settled holds the outcome of each job in asked, at the same
 // index.
-type batch struct {
+type settleBatch struct {
 	asked   []dispatch.Settlement
 	settled []dispatch.Settled
 	worker  *string // worker_id of the request, for jobs that name none
@@ -165,7 +165,7 @@ func (s *Server) settleMany(c echo.Context, req *jsonbody.Object, v verb) error 
 	if err != nil {
 		return err
 	}
-	if err := s.settleBatch(c, b); err != nil {
+	if err := s.settleAll(c, b); err != nil {
 		return err
 	}
 	s.logUnsettled(c, b)
@@ -194,13 +194,13 @@ func (s *Server) settleMany(c echo.Context, req *jsonbody.Object, v verb) error 
 
 // readBatch reads the jobs of a request. The fault of a job that cannot be read goes to settled, so
 // that the other jobs are settled all the same and do not lose their leases.
-func readBatch(c echo.Context, req *jsonbody.Object, v verb) (*batch, error) {
+func readBatch(c echo.Context, req *jsonbody.Object, v verb) (*settleBatch, error) {
 	jsonbody.Near(req, nil, "jobs", "worker_id")
 	items := req.Items("jobs")
 	if items != nil && (len(items) < 1 || len(items) > maxAckJobs) {
 		req.Fail(problems.Invalid("jobs", "must hold between 1 and %d jobs", maxAckJobs))
 	}
-	b := &batch{
+	b := &settleBatch{
 		asked: make([]dispatch.Settlement, len(items)), settled: make([]dispatch.Settled, len(items)), worker: req.Name("worker_id"),
 	}
 	if err := req.Err(); err != nil {
@@ -219,11 +219,11 @@ func readBatch(c echo.Context, req *jsonbody.Object, v verb) (*batch, error) {
 	return b, nil
 }
 
-// settleBatch settles the jobs that could be read. It fails if none of them is known to be settled:
+// settleAll settles the jobs that could be read. It fails if none of them is known to be settled:
 // the database was away, or other sessions hold locks on all of the jobs. The client then knows,
 // without a look at each job, that it has to send all of them again, also those that cannot be
 // read.
-func (s *Server) settleBatch(c echo.Context, b *batch) error {
+func (s *Server) settleAll(c echo.Context, b *settleBatch) error {
 	if err := s.bound(c, b); err != nil {
 		return err
 	}
@@ -254,7 +254,7 @@ func (s *Server) settleBatch(c echo.Context, b *batch) error {
 }
 
 // bound refuses the jobs of a batch that are in queues that the credential is not for.
-func (s *Server) bound(c echo.Context, b *batch) error {
+func (s *Server) bound(c echo.Context, b *settleBatch) error {
 	ids := make([]string, len(b.asked))
 	for i := range b.asked {
 		ids[i] = b.asked[i].ID
@@ -272,7 +272,7 @@ func (s *Server) bound(c echo.Context, b *batch) error {
 }
 
 // appendUnsettled writes why the job at index was not settled.
-func (s *Server) appendUnsettled(c echo.Context, w *jsonbody.Writer, b *batch, index int) error {
+func (s *Server) appendUnsettled(c echo.Context, w *jsonbody.Writer, b *settleBatch, index int) error {
 	problem := s.problems.classify(b.settled[index].Err)
 	problem.Details = maps.Clone(problem.Details) // several jobs may share the map
 	if problem.Details == nil {
@@ -313,7 +313,7 @@ func relocateSettled(err *pg.Error, path string, shared bool) {
 
 // logUnsettled logs the failures that are not the client's fault, each once, with the number of
 // jobs that it concerns.
-func (s *Server) logUnsettled(c echo.Context, b *batch) {
+func (s *Server) logUnsettled(c echo.Context, b *settleBatch) {
 	jobs, first := map[[2]string]int{}, map[[2]string]int{}
 	for i := range b.settled {
 		if b.settled[i].Err == nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/ojs-pg/ojs-pg/internal/dispatch"
+	"github.com/ojs-pg/ojs-pg/internal/notify"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
@@ -679,7 +680,7 @@ func TestDatabaseGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.NewTextHandler(a.log, nil))
-	dispatcher := dispatch.New(door, pg.NewListener(door, log), log, dispatch.Options{Query: 2 * time.Second})
+	dispatcher := dispatch.New(door, notify.New(door, log), log, dispatch.Options{Query: 2 * time.Second})
 	a.srv = New(Config{DB: door, Dispatcher: dispatcher, Logger: log, Limits: Limits{Query: 2 * time.Second}})
 	if _, err := a.pool.Exec(t.Context(), `
 		select pg_terminate_backend(pid) from pg_stat_activity where usename = $1`, cfg.User); err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/ojs-pg/ojs-pg/internal/migrate"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
@@ -37,12 +38,12 @@ func TestTwoHosts(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	if err := db.CheckSchema(t.Context()); err != nil {
+	if err := migrate.CheckSchema(t.Context(), db.Pool()); err != nil {
 		t.Errorf("it is not connected to the one that accepts writes: %v", err)
 	}
 	other.Stop()
 	db.Pool().Reset()
-	if err := db.CheckSchema(t.Context()); err != nil {
+	if err := migrate.CheckSchema(t.Context(), db.Pool()); err != nil {
 		t.Errorf("with the first host away: %v", err)
 	}
 

@@ -15,34 +15,16 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
+	"github.com/ojs-pg/ojs-pg/internal/sqlstate"
 )
 
-// SQLSTATEs that Go has to tell apart. What they mean to a caller is in ojs.problem.
 const (
-	undefinedTable        = "42P01"
-	undefinedColumn       = "42703"
-	dependentObjects      = "2BP01"
-	undefinedFunction     = "42883"
-	undefinedObject       = "42704"
-	invalidSchemaName     = "3F000"
-	insufficientPrivilege = "42501"
-	notNullViolation      = "23502"
-	lockNotAvailable      = "55P03"
-	queryCanceled         = "57014"
-	readOnly              = "25006"
-	serializationFailure  = "40001"
-	deadlocked            = "40P01"
-	notSupported          = "0A000"
-	internalError         = "XX000"
-	protocolViolation     = "08P01"
-
-	ownClass         = "OJ" // errors that our functions raise
-	dataClass        = "22" // a value the caller sent does not fit
-	syntaxClass      = "42" // or an object that is not there
-	connectionClass  = "08"
 	codeInternal     = "internal_error"
 	codeNotReachable = "backend_unavailable"
 )
+
+// ErrOverloaded refuses a request because too many requests wait for the database already.
+var ErrOverloaded = errors.New("too many requests wait for the database")
 
 // Problem is one row of ojs.problem: what an error means outside of Postgres.
 type Problem struct {
@@ -108,17 +90,14 @@ func (d *DB) Err(err error) error {
 // Outdated reports whether the error can only mean that a statement, or a function under way, does not fit the schema: it is a mistake of
 // ours, or a migration has changed the schema meanwhile and it fits the next time. The statement did nothing.
 func Outdated(err error) bool {
-	var pgErr *pgconn.PgError
-	if !errors.As(err, &pgErr) {
-		return false
-	}
-	switch pgErr.Code {
-	case notSupported, internalError:
+	switch state := sqlstate.Of(err); state {
+	case sqlstate.FeatureNotSupported, sqlstate.InternalError:
 		return true
-	case insufficientPrivilege:
+	case sqlstate.InsufficientPrivilege:
 		return false
+	default:
+		return strings.HasPrefix(state, sqlstate.ClassSyntaxOrAccess)
 	}
-	return strings.HasPrefix(pgErr.Code, syntaxClass)
 }
 
 // changing remembers for a second whether the schema is being migrated, or was a moment ago. During a migration each of a thousand errors
@@ -160,7 +139,7 @@ func (d *DB) overloaded(err error) *Error {
 }
 
 func (d *DB) unreachable(err error) *Error {
-	row, ok := d.Problems()[connectionClass]
+	row, ok := d.Problems()[sqlstate.ClassConnection]
 	if !ok {
 		row = Problem{
 			Code: codeNotReachable, Status: http.StatusServiceUnavailable, Retryable: true,
@@ -173,7 +152,7 @@ func (d *DB) unreachable(err error) *Error {
 func (d *DB) fromPostgres(pgErr *pgconn.PgError, err error) *Error {
 	row, ok := d.problem(pgErr.Code)
 	if Outdated(pgErr) {
-		row, ok = d.Problems()[notSupported], d.schemaChanging()
+		row, ok = d.Problems()[sqlstate.FeatureNotSupported], d.schemaChanging()
 	}
 	if !ok {
 		return &Error{SQLState: pgErr.Code, Code: codeInternal, Status: http.StatusInternalServerError, Message: "internal error", Err: err}
@@ -183,7 +162,7 @@ func (d *DB) fromPostgres(pgErr *pgconn.PgError, err error) *Error {
 		Message: row.Title, Hint: row.Hint, Err: err,
 	}
 	switch {
-	case strings.HasPrefix(pgErr.Code, ownClass):
+	case strings.HasPrefix(pgErr.Code, sqlstate.ClassOurs):
 		e.Message = pgErr.Message
 		if pgErr.Hint != "" {
 			e.Hint = pgErr.Hint
@@ -191,11 +170,11 @@ func (d *DB) fromPostgres(pgErr *pgconn.PgError, err error) *Error {
 		e.Details = ownDetails(pgErr)
 		e.Fault, _ = e.Details["fault"].(string)
 		delete(e.Details, "fault")
-	case strings.HasPrefix(pgErr.Code, dataClass):
+	case strings.HasPrefix(pgErr.Code, sqlstate.ClassData):
 		// Says which value it was, and quotes nothing but what the caller sent.
 		e.Message = pgErr.Message
 		e.Details = ownDetails(pgErr)
-	case pgErr.Code == notNullViolation:
+	case pgErr.Code == sqlstate.NotNullViolation:
 		e.Details = map[string]any{"field": pgErr.ColumnName}
 	case pgErr.ConstraintName != "":
 		e.Details = map[string]any{"constraint": pgErr.ConstraintName}
@@ -222,7 +201,7 @@ func (d *DB) Problems() map[string]Problem {
 // the table is read again, once in a second at most.
 func (d *DB) problem(state string) (row Problem, ok bool) {
 	row, ok = d.Problems()[state]
-	if !ok && strings.HasPrefix(state, ownClass) {
+	if !ok && strings.HasPrefix(state, sqlstate.ClassOurs) {
 		d.readProblemsAgain()
 		row, ok = d.Problems()[state]
 	}

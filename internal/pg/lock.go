@@ -10,6 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/ojs-pg/ojs-pg/internal/sqlstate"
 )
 
 // A statement that waits for another transaction's lock keeps a connection meanwhile, and a few such statements keep all. So statements
@@ -27,8 +29,7 @@ const (
 // Locked reports whether the error says that another transaction's lock was in the way.
 func Locked(err error) bool {
 	var known *Error
-	var pgErr *pgconn.PgError
-	return errors.As(err, &known) && known.SQLState == lockNotAvailable || errors.As(err, &pgErr) && pgErr.Code == lockNotAvailable
+	return errors.As(err, &known) && known.SQLState == sqlstate.LockNotAvailable || sqlstate.In(err, sqlstate.LockNotAvailable)
 }
 
 // RetryLocked calls try until it returns false, or ctx ends. It pauses between the calls, at
@@ -130,11 +131,11 @@ func (b Brief) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, er
 // the statement is broken off at its next wait, and the reason is forgotten.
 func (b Brief) explain(err error) error {
 	var pgErr *pgconn.PgError
-	if b.setting != lockSetting || !errors.As(err, &pgErr) || pgErr.Code != queryCanceled {
+	if b.setting != lockSetting || !errors.As(err, &pgErr) || pgErr.Code != sqlstate.QueryCanceled {
 		return err
 	}
 	lock := *pgErr
-	lock.Code = lockNotAvailable
+	lock.Code = sqlstate.LockNotAvailable
 	return &lock
 }
 

@@ -35,19 +35,3 @@ func (d *DB) Metrics() []prometheus.Collector {
 			func(s *pgxpool.Stat) float64 { return s.EmptyAcquireWaitTime().Seconds() }),
 	}
 }
-
-// Metrics tell whether commits are heard, for a registry.
-func (l *Listener) Metrics() []prometheus.Collector {
-	return []prometheus.Collector{
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "ojs_listener_connections", Help: "Connections that listen for commits: 1, or 0 while FETCHes that wait have to poll.",
-		}, func() float64 {
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			if l.listening {
-				return 1
-			}
-			return 0
-		}),
-	}
-}

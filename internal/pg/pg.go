@@ -1,15 +1,14 @@
-// Package pg is the one door to PostgreSQL: it opens the connection pool, turns every error into an *Error, applies the migrations, and
-// keeps the one connection per server on which commits are heard. It knows pools, SQLSTATEs, notifications, what may be tried again, how
-// concurrent calls share a statement (Batcher), and how the row of a job is encoded (JobRows).
+// Package pg connects to PostgreSQL: it opens the pool of connections, shares them between tenants, and turns every error into an *Error
+// that a client may see.
 //
-// It does not know what a job is for and who is next: that is SQL (db/migrations), called through internal/sqlcgen by the packages that
-// import this one.
+// Who imports it: internal/batch puts concurrent calls into one statement, internal/notify hears of commits, internal/migrate makes the
+// schema, and the packages that serve requests call generated queries (internal/sqlcgen) over Pool, Shared or Brief. What a job is, and
+// which job goes next, is SQL (db/code).
 package pg
 
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -21,9 +20,9 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/ojs-pg/ojs-pg/db"
 	"github.com/ojs-pg/ojs-pg/internal/fair"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
+	"github.com/ojs-pg/ojs-pg/internal/sqlstate"
 )
 
 // Config says which database to open, and how.
@@ -58,17 +57,15 @@ type DB struct {
 	turns    turns
 	retries  *fair.Gate // of WithLockRetry
 	changing changing
-
-	checkTimeout time.Duration // tests shorten it
 }
 
 const (
 	openTimeout  = 30 * time.Second // to read the table of problems, once connected
-	checkTimeout = 10 * time.Second // to read the schema's hash
+	checkTimeout = 10 * time.Second // of CheckSettings
 )
 
 // Open connects, for which each host of the URL has its connect_timeout, and loads the table of problems within 30 s. A database without
-// our schema opens too, for CheckSchema to explain. Fails with ErrPooler if URL leads to a pooler and ListenURL is empty.
+// our schema opens, too; migrate.CheckSchema explains it. Fails with ErrPooler if URL leads to a pooler and ListenURL is empty.
 func Open(ctx context.Context, cfg Config) (*DB, error) {
 	lifetime, cut := context.WithCancel(context.Background())
 	pool, err := openPool(cfg, lifetime)
@@ -79,7 +76,7 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 	d := &DB{
 		cut: cut, pool: pool, listen: pool.Config().ConnConfig, pooled: cfg.ListenURL != "",
 		turns:   newTurns(pool.Config().MaxConns),
-		retries: fair.NewGate(lockRetries, nil), checkTimeout: checkTimeout,
+		retries: fair.NewGate(lockRetries, nil),
 	}
 	probe := pool.Config()
 	probe.MaxConns, probe.MinConns, probe.MinIdleConns, probe.MaxConnIdleTime = 1, 0, 0, time.Minute
@@ -104,12 +101,12 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 func (d *DB) connect(ctx context.Context, timeout time.Duration) error {
 	conn, err := d.pool.Acquire(ctx)
 	if err != nil {
-		return fmt.Errorf("connect to the database: %w", explainRefusal(err))
+		return fmt.Errorf("connect to the database: %w", ExplainRefusal(err))
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	if !d.pooled {
-		err = refusePooler(ctx, conn.Conn())
+		err = RefusePooler(ctx, conn.Conn())
 	}
 	conn.Release()
 	if err != nil {
@@ -182,6 +179,35 @@ func parseURL(url string) (cfg *pgxpool.Config, given map[string]bool, err error
 	return cfg, given, nil
 }
 
+// ConnConfig reads the URL of a single connection, outside of any pool. The URL may be a server's, with settings of a pool. The connection
+// has the settings that our SQL relies on, and notices when its database is gone.
+func ConnConfig(url string) (*pgx.ConnConfig, error) {
+	cfg, _, err := parseURL(url)
+	if err != nil {
+		return nil, fmt.Errorf("read the database URL: %w", err)
+	}
+	detectLoss(&cfg.ConnConfig.Config)
+	return cfg.ConnConfig, nil
+}
+
+// Connect opens a single connection (ConnConfig).
+func Connect(ctx context.Context, url string) (*pgx.Conn, error) {
+	cfg, err := ConnConfig(url)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.ConnectConfig(ctx, cfg)
+}
+
+const hangUpTimeout = 2 * time.Second
+
+// HangUp closes a connection within 2 s, also after ctx has ended: the goodbye to a server that is gone would not return.
+func HangUp(ctx context.Context, conn *pgx.Conn) {
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), hangUpTimeout)
+	defer cancel()
+	_ = conn.Close(closing)
+}
+
 func listenConfig(cfg Config, lifetime context.Context) (*pgx.ConnConfig, error) {
 	listen, _, err := parseURL(cfg.ListenURL)
 	if err != nil {
@@ -234,7 +260,7 @@ func detectLoss(cfg *pgconn.Config) {
 	report := cfg.OnPgError
 	cfg.OnPgError = func(conn *pgconn.PgConn, err *pgconn.PgError) bool {
 		// A standby, or a primary that is one no more: the next connection may find the right one.
-		return report(conn, err) && err.Code != readOnly
+		return report(conn, err) && err.Code != sqlstate.ReadOnlyTransaction
 	}
 }
 
@@ -246,6 +272,10 @@ type unchecked struct{}
 // Unchecked is for statements that an idle server runs from time to time, and that are tried again after an error: with it, a connection
 // is not asked first, which would be one more round trip, unless it is known to have ended.
 func Unchecked(ctx context.Context) context.Context { return context.WithValue(ctx, unchecked{}, true) }
+
+// ListenConfig returns the configuration of a connection that listens for notifications: to PostgreSQL itself, even where the pool goes
+// through a pooler. The caller may change it.
+func (d *DB) ListenConfig() *pgx.ConnConfig { return d.listen.Copy() }
 
 // Pool runs generated queries; their errors go through Err.
 func (d *DB) Pool() *pgxpool.Pool { return d.pool }
@@ -284,78 +314,11 @@ func (d *DB) loadProblems(ctx context.Context) error {
 
 // ignoreMissing lets a database open that does not have our schema, or not for us.
 func ignoreMissing(err error) error {
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) {
-		switch pgErr.Code {
-		case undefinedTable, invalidSchemaName, insufficientPrivilege:
-			return nil
-		}
+	if sqlstate.In(err, sqlstate.UndefinedTable, sqlstate.InvalidSchemaName, sqlstate.InsufficientPrivilege) {
+		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("read ojs.problem: %w", err)
 	}
 	return nil
 }
-
-// ErrSchema means that the database does not hold the schema this program was built for.
-var ErrSchema = errors.New("the database does not have this program's schema")
-
-// ErrRelease is an ErrSchema that goes by itself when the other half of an upgrade is done: the schema is of a release that this program
-// may not run with.
-var ErrRelease = fmt.Errorf("%w", ErrSchema)
-
-// CheckSchema compares the schema with the one compiled in, within 10 s; its error says what to do. A schema of a later release is accepted
-// if it says that servers of this one may run with it.
-func (d *DB) CheckSchema(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, d.checkTimeout)
-	defer cancel()
-	queries := sqlcgen.New(d.pool)
-	hash, err := queries.SchemaHashes(ctx, db.Version())
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) {
-		switch pgErr.Code {
-		case invalidSchemaName, undefinedFunction:
-			return fmt.Errorf("%w: there is none yet. Run: ojs-pg migrate up", ErrSchema)
-		case insufficientPrivilege:
-			return d.denied(ctx, pgErr)
-		}
-	}
-	switch {
-	case err != nil:
-		return fmt.Errorf("read the schema's hash: %w", err)
-	case hash.Stored == "":
-		return fmt.Errorf("%w: %s", ErrSchema, emptyAdvice)
-	case hash.AtVersion == "":
-		return fmt.Errorf("%w: it lacks the latest migrations. Run: ojs-pg migrate up", ErrRelease)
-	case hash.AtVersion != db.Hash():
-		return fmt.Errorf("%w: %s", ErrSchema, recreateAdvice)
-	}
-	if err := fits(queries.SchemaRelease(ctx)); err != nil {
-		return err
-	}
-	return d.checkFit(ctx)
-}
-
-// fits says whether this program's servers may run with the functions that the database has.
-func fits(has sqlcgen.SchemaReleaseRow, err error) error {
-	switch {
-	case errors.Is(err, pgx.ErrNoRows):
-		return fmt.Errorf("%w: it lacks its functions. Run: ojs-pg migrate up", ErrRelease)
-	case err != nil:
-		return fmt.Errorf("read the schema's release: %w", err)
-	case db.CompareReleases(db.Release, has.NeedsServer) < 0:
-		return fmt.Errorf("%w: it is of release %s, which needs servers of release %s or later, and this one is of %s. Start a later one",
-			ErrRelease, has.Release, has.NeedsServer, db.Release)
-	case db.CompareReleases(has.Release, db.Release) < 0:
-		return fmt.Errorf("%w: it is of release %s, and this program of %s. Run: ojs-pg migrate up", ErrRelease, has.Release, db.Release)
-	case has.Release == db.Release && has.CodeHash != db.OwnCodeHash():
-		return fmt.Errorf("%w: its functions are of another build of release %s. Run: ojs-pg migrate up", ErrRelease, db.Release)
-	}
-	return nil
-}
-
-const recreateAdvice = "its tables were made by a build before the first release. Its jobs can be carried over (docs/upgrade.md). " +
-	`To begin anew, which deletes all jobs: psql -c "drop schema ojs cascade", then: ojs-pg migrate up`
-
-const emptyAdvice = "there is a schema ojs without the rows that belong to it, as a dump of the schema alone makes it (pg_dump -s). " +
-	`Take an empty database, or drop the schema: psql -c "drop schema ojs cascade". Then: ojs-pg migrate up`

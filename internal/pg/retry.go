@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/ojs-pg/ojs-pg/internal/guard"
+	"github.com/ojs-pg/ojs-pg/internal/sqlstate"
 )
 
 const statementTries = 3
@@ -28,9 +29,8 @@ func WithRetry(timeout time.Duration, run func(context.Context) error) error {
 // safeToRetry reports whether a statement did nothing and may succeed now: it was never sent, or was prepared for another schema, or its
 // transaction lost against another one and was rolled back.
 func safeToRetry(err error) bool {
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) {
-		return pgErr.Code == serializationFailure || pgErr.Code == deadlocked || Outdated(err)
+	if sqlstate.Of(err) != "" {
+		return sqlstate.In(err, sqlstate.SerializationFailure, sqlstate.DeadlockDetected) || Outdated(err)
 	}
 	return pgconn.SafeToRetry(err) && !errors.Is(err, context.DeadlineExceeded)
 }
@@ -39,11 +39,11 @@ func safeToRetry(err error) bool {
 // succeed without it. Classes of errors that concern the whole statement are not: PostgreSQL is unreachable, stops, or lacks something. A
 // lock is not either, because every part of the statement would wait for it again.
 func ItemFault(err error) bool {
-	var pgErr *pgconn.PgError
-	if !errors.As(err, &pgErr) {
+	state := sqlstate.Of(err)
+	if state == "" {
 		return false
 	}
-	switch pgErr.Code[:min(2, len(pgErr.Code))] {
+	switch state[:min(2, len(state))] {
 	case "08", "25", "28", "53", "55", "57", "58", "XX":
 		return false
 	}

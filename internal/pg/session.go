@@ -10,6 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/ojs-pg/ojs-pg/internal/sqlstate"
 )
 
 // required are the settings of a session that our SQL relies on. A database, a role or a URL may set them otherwise, for other programs:
@@ -63,7 +65,11 @@ func forPooler(params map[string]string) {
 // ErrEncoding means that the database cannot hold all characters that a job may have.
 var ErrEncoding = errors.New("the encoding of the database is not UTF8")
 
-func encodingError(encoding string) error {
+// CheckEncoding returns an ErrEncoding, which says what to do, unless a database's encoding is UTF8.
+func CheckEncoding(encoding string) error {
+	if encoding == "UTF8" {
+		return nil
+	}
 	return fmt.Errorf("%w but %s: jobs are JSON, and characters that %[2]s lacks would be refused or changed. "+
 		"Create another database: create database NAME encoding 'UTF8' template template0. Then run: ojs-pg migrate up",
 		ErrEncoding, encoding)
@@ -75,16 +81,18 @@ var ErrSetting = errors.New("sessions of the server have a setting that it canno
 // CheckSettings says what is wrong with the database's encoding, with the settings of sessions behind a pooler, for which the server cannot
 // set them, or with the connection that is to listen.
 func (d *DB) CheckSettings(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, d.checkTimeout)
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	var encoding, isolation, rowSecurity, user string
 	err := d.pool.QueryRow(ctx, `select current_setting('server_encoding'), current_setting('transaction_isolation'),
 		current_setting('row_security'), quote_ident(session_user)`).Scan(&encoding, &isolation, &rowSecurity, &user)
-	switch {
-	case err != nil:
+	if err != nil {
 		return fmt.Errorf("read the settings of a session: %w", err)
-	case encoding != "UTF8":
-		return encodingError(encoding)
+	}
+	if err := CheckEncoding(encoding); err != nil {
+		return err
+	}
+	switch {
 	case isolation != "read committed":
 		return settingError("default_transaction_isolation", isolation, "read committed", user)
 	case rowSecurity != "on":
@@ -105,13 +113,13 @@ func (d *DB) checkListening(ctx context.Context) error {
 	}
 	conn, err := pgx.ConnectConfig(ctx, d.listen)
 	if err != nil {
-		if err = explainRefusal(err); errors.Is(err, ErrPooler) {
+		if err = ExplainRefusal(err); errors.Is(err, ErrPooler) {
 			return fmt.Errorf("connect to the direct URL: %w", err)
 		}
 		return nil
 	}
-	defer closeSoon(ctx, conn)
-	if err := refusePooler(ctx, conn); err != nil {
+	defer HangUp(ctx, conn)
+	if err := RefusePooler(ctx, conn); err != nil {
 		return fmt.Errorf("connect to the direct URL: %w", err)
 	}
 	return nil
@@ -122,10 +130,10 @@ var ErrPooler = errors.New("the URL leads to a pooler that shares sessions, such
 	"where notifications and prepared statements are lost. Give an address of PostgreSQL itself. " +
 	"`ojs-pg serve` needs it for one connection only: --direct-url, or OJS_DIRECT_URL (docs/configuration.md#pgbouncer)")
 
-// explainRefusal recognizes the answer of PgBouncer to settings that it does not know.
-func explainRefusal(err error) error {
+// ExplainRefusal returns an ErrPooler if err is the answer of PgBouncer to settings that it does not know, and else err.
+func ExplainRefusal(err error) error {
 	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) && pgErr.Code == protocolViolation && strings.Contains(pgErr.Message, "startup parameter") {
+	if errors.As(err, &pgErr) && pgErr.Code == sqlstate.ProtocolViolation && strings.Contains(pgErr.Message, "startup parameter") {
 		return fmt.Errorf("%w (%s)", ErrPooler, pgErr.Message)
 	}
 	return err
@@ -136,8 +144,8 @@ const (
 	poolerTimeout = 2 * time.Second
 )
 
-// refusePooler fails with ErrPooler if another connection gets the session of this one, or this one gets another session.
-func refusePooler(ctx context.Context, conn *pgx.Conn) error {
+// RefusePooler fails with ErrPooler if another connection gets the session of this one, or this one gets another session.
+func RefusePooler(ctx context.Context, conn *pgx.Conn) error {
 	backend, err := backendOf(ctx, conn.PgConn())
 	if err != nil {
 		return err
@@ -168,7 +176,7 @@ func sharesSession(ctx context.Context, conn *pgx.Conn, backend uint32) (bool, e
 	if err != nil {
 		return false, err
 	}
-	defer closeSoon(ctx, other)
+	defer HangUp(ctx, other)
 	if err := other.PgConn().Exec(trying, "begin").Close(); err != nil {
 		return false, err
 	}

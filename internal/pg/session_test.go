@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/ojs-pg/ojs-pg/internal/migrate"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
@@ -91,7 +92,7 @@ func TestOtherEncodingsAreRefused(t *testing.T) {
 			return errors.Is(err, pg.ErrEncoding) && strings.Contains(err.Error(), encoding) &&
 				strings.Contains(err.Error(), "create database NAME encoding 'UTF8' template template0")
 		}
-		if err := pg.Migrate(t.Context(), address, pg.Up, nil); !says(err) {
+		if err := migrate.Run(t.Context(), address, migrate.Up, nil); !says(err) {
 			t.Errorf("%s: migrate up says %v", encoding, err)
 		}
 		db, err := pg.Open(t.Context(), pg.Config{URL: address})
@@ -128,7 +129,7 @@ func TestSharedSessionsAreFoundBehindPgBouncer(t *testing.T) {
 				t.Errorf("%s: it opens with %v", name, err)
 			}
 		}
-		if err := pg.Migrate(t.Context(), address, pg.Up, nil); !errors.Is(err, pg.ErrPooler) {
+		if err := migrate.Run(t.Context(), address, migrate.Up, nil); !errors.Is(err, pg.ErrPooler) {
 			t.Errorf("%s: migrate up says %v", name, err)
 		}
 		db, err := pg.Open(t.Context(), pg.Config{URL: strict, ListenURL: address})

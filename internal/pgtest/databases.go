@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/ojs-pg/ojs-pg/db"
-	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/migrate"
 )
 
 // exec runs a statement as superuser outside of any test's database.
@@ -68,7 +68,7 @@ func (s *server) prepareTemplate(ctx context.Context) error {
 	if _, err := conn.Exec(ctx, "create database "+s.template+" template template0 encoding 'UTF8'"); err != nil {
 		return err
 	}
-	if err := pg.Migrate(ctx, s.url(s.template, "", ""), pg.Up, nil); err != nil {
+	if err := migrate.Run(ctx, s.url(s.template, "", ""), migrate.Up, nil); err != nil {
 		return err
 	}
 	// A mark of completion, and no connections: a template in use cannot be cloned.

@@ -6,14 +6,14 @@ import (
 	"testing/fstest"
 
 	"github.com/ojs-pg/ojs-pg/db"
-	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/migrate"
 )
 
 // LaterRelease is the release of what Later returns.
 const LaterRelease = "99.0.0"
 
 // Later is a release to come: the project's files, and others behind or instead of them, by their paths below db.
-func Later(t testing.TB, files map[string]string) pg.Source {
+func Later(t testing.TB, files map[string]string) migrate.Source {
 	t.Helper()
 	all := fstest.MapFS{}
 	for dir, from := range map[string]fs.FS{"migrations": db.Files(), "code": db.Code()} {
@@ -39,7 +39,7 @@ func Later(t testing.TB, files map[string]string) pg.Source {
 		}
 		return sub
 	}
-	return pg.Source{Migrations: below("migrations"), Code: below("code"), Release: LaterRelease, NeedsServer: db.NeedsServer}
+	return migrate.Source{Migrations: below("migrations"), Code: below("code"), Release: LaterRelease, NeedsServer: db.NeedsServer}
 }
 
 // CodeFile is the text of a file of code.

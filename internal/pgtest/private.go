@@ -13,7 +13,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/ojs-pg/ojs-pg/internal/embedpg"
-	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/migrate"
+	"github.com/ojs-pg/ojs-pg/internal/setup"
 )
 
 // Private is a PostgreSQL that belongs to one test, which may stop it. Its data is synced, since that is what such tests are about.
@@ -31,8 +32,8 @@ func NewPrivate(t testing.TB, settings map[string]string) *Private {
 	t.Helper()
 	p := NewEmpty(t, settings)
 	for _, err := range []error{
-		pg.Migrate(t.Context(), p.URL, pg.Up, nil),
-		pg.CreateServerRole(t.Context(), p.URL, PrivateRole, PrivatePassword),
+		migrate.Run(t.Context(), p.URL, migrate.Up, nil),
+		setup.CreateServerRole(t.Context(), p.URL, PrivateRole, PrivatePassword),
 	} {
 		if err != nil {
 			t.Fatal(err)
@@ -46,7 +47,7 @@ func NewEmpty(t testing.TB, settings map[string]string) *Private {
 	t.Helper()
 	p := stopped(t, embedpg.Options{BinDir: binDir(), Settings: settings})
 	p.Start()
-	if err := pg.CreateDatabase(t.Context(), p.server.URL("postgres"), privateDatabase); err != nil {
+	if err := setup.CreateDatabase(t.Context(), p.server.URL("postgres"), privateDatabase); err != nil {
 		t.Fatal(err)
 	}
 	return p

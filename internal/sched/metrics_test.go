@@ -8,7 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/notify"
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
@@ -16,7 +16,7 @@ func TestMetricsOfTheClock(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	door, log := db.Open(), warnings(&pgtest.Log{})
-	listener := pg.NewListener(door, log)
+	listener := notify.New(door, log)
 	s := New(door, listener, log, time.Hour)
 	all := prometheus.NewRegistry()
 	all.MustRegister(s.Metrics()...)

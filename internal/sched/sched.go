@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/ojs-pg/ojs-pg/internal/guard"
+	"github.com/ojs-pg/ojs-pg/internal/notify"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
@@ -53,7 +54,7 @@ type Scheduler struct {
 
 	q         *sqlcgen.Queries
 	cron      *Cron
-	listener  *pg.Listener
+	listener  *notify.Listener
 	log       *slog.Logger
 	every     time.Duration
 	token     string        // notifications with it wake this clock
@@ -65,7 +66,7 @@ type Scheduler struct {
 
 // New makes a Scheduler that pauses for every between two ticks when there is much to do; zero
 // means Every. With nothing to do it sleeps, if a listener can wake it.
-func New(db *pg.DB, listener *pg.Listener, log *slog.Logger, every time.Duration) *Scheduler {
+func New(db *pg.DB, listener *notify.Listener, log *slog.Logger, every time.Duration) *Scheduler {
 	if every <= 0 {
 		every = Every
 	}

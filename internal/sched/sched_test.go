@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ojs-pg/ojs-pg/internal/notify"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
@@ -36,7 +37,7 @@ func clockProcess(url string) {
 		return
 	}
 	defer db.Close()
-	listener := pg.NewListener(db, log)
+	listener := notify.New(db, log)
 	go listener.Run(ctx)
 	New(db, listener, log, 0).Run(ctx)
 }
@@ -237,7 +238,7 @@ func start(t *testing.T, db *pgtest.DB, log *pgtest.Log, every time.Duration) (s
 	var running sync.WaitGroup
 	opened := db.Open()
 	logger := warnings(log)
-	listener := pg.NewListener(opened, logger)
+	listener := notify.New(opened, logger)
 	s = New(opened, listener, logger, every)
 	stop = func() {
 		cancel()
@@ -250,7 +251,7 @@ func start(t *testing.T, db *pgtest.DB, log *pgtest.Log, every time.Duration) (s
 	return s, stop
 }
 
-func connected(t *testing.T, listener *pg.Listener) {
+func connected(t *testing.T, listener *notify.Listener) {
 	t.Helper()
 	pgtest.Eventually(t, "the listener is connected", func() bool { return listener.Backend() != 0 })
 }
@@ -308,7 +309,7 @@ func TestNothingIsLostBetweenLookingAndSleeping(t *testing.T) {
 		stop()
 		running.Wait()
 	})
-	listener := pg.NewListener(opened, logger)
+	listener := notify.New(opened, logger)
 	running.Go(func() { listener.Run(ctx) })
 	for range 60 {
 		round, end := context.WithCancel(ctx)

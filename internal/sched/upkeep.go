@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ojs-pg/ojs-pg/internal/guard"
+	"github.com/ojs-pg/ojs-pg/internal/notify"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
@@ -22,13 +23,13 @@ const (
 // runs in a goroutine of its own, because a step may take long.
 type Upkeep struct {
 	q        *sqlcgen.Queries
-	listener *pg.Listener
+	listener *notify.Listener
 	log      *slog.Logger
 }
 
 // NewUpkeep makes an Upkeep. It notices changed settings within a minute, and at once if it has a
 // listener.
-func NewUpkeep(db *pg.DB, listener *pg.Listener, log *slog.Logger) *Upkeep {
+func NewUpkeep(db *pg.DB, listener *notify.Listener, log *slog.Logger) *Upkeep {
 	return &Upkeep{q: sqlcgen.New(db.Pool()), listener: listener, log: log}
 }
 

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/notify"
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
@@ -20,7 +20,7 @@ func keepsUp(t *testing.T, db *pgtest.DB, log *pgtest.Log) {
 	var running sync.WaitGroup
 	opened := db.Open()
 	logger := slog.New(slog.NewTextHandler(log, nil))
-	listener := pg.NewListener(opened, logger)
+	listener := notify.New(opened, logger)
 	running.Go(func() { listener.Run(ctx) })
 	running.Go(func() { NewUpkeep(opened, listener, logger).Run(ctx) })
 	t.Cleanup(func() {

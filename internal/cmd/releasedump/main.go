@@ -16,7 +16,8 @@ import (
 
 	"github.com/ojs-pg/ojs-pg/db"
 	"github.com/ojs-pg/ojs-pg/internal/embedpg"
-	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/migrate"
+	"github.com/ojs-pg/ojs-pg/internal/setup"
 )
 
 func main() {
@@ -50,10 +51,10 @@ func write(ctx context.Context, dir string) (err error) {
 	}
 	defer func() { err = errors.Join(err, server.Stop()) }()
 	const name = "ojs"
-	if err := pg.CreateDatabase(ctx, server.URL("postgres"), name); err != nil {
+	if err := setup.CreateDatabase(ctx, server.URL("postgres"), name); err != nil {
 		return err
 	}
-	if err := pg.Migrate(ctx, server.URL(name), pg.Up, nil); err != nil {
+	if err := migrate.Run(ctx, server.URL(name), migrate.Up, nil); err != nil {
 		return err
 	}
 	conn, err := pgx.Connect(ctx, server.URL(name))

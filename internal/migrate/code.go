@@ -1,17 +1,17 @@
-package pg
+package migrate
 
 import (
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/ojs-pg/ojs-pg/db"
+	"github.com/ojs-pg/ojs-pg/internal/sqlstate"
 )
 
 // applyCode brings functions, views, comments and grants to what the files say, in one transaction. Files that the database has already do
@@ -100,8 +100,7 @@ func (m *migrator) codeNoted(ctx context.Context, files []db.CodeFile) (noted bo
 
 // schemaLacks reports that the schema has not come to a table or column that the statement names.
 func schemaLacks(err error) bool {
-	var pgErr *pgconn.PgError
-	return errors.As(err, &pgErr) && slices.Contains([]string{undefinedTable, undefinedColumn, invalidSchemaName}, pgErr.Code)
+	return sqlstate.In(err, sqlstate.UndefinedTable, sqlstate.UndefinedColumn, sqlstate.InvalidSchemaName)
 }
 
 // appliedCode is the hash of each file of code that the database has, by its name. It is empty where all files are to run: before the first
@@ -178,7 +177,7 @@ func locateInCode(f db.CodeFile, err error) error {
 		before := []rune(f.Text)
 		where += fmt.Sprintf(":%d", 1+strings.Count(string(before[:min(int(pgErr.Position)-1, len(before))]), "\n"))
 	}
-	if pgErr.Code == dependentObjects {
+	if pgErr.Code == sqlstate.DependentObjectsExist {
 		return fmt.Errorf("%s: %w (%s). No function and no view has changed. Drop what depends on it, or make it independent; then run "+
 			"ojs-pg migrate up again", where, err, strings.ReplaceAll(pgErr.Detail, "\n", "; "))
 	}

@@ -1,7 +1,8 @@
-package pg_test
+package jobrow_test
 
 import (
 	"errors"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -12,10 +13,12 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/jobrow"
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
+
+func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 
 // unread are the columns of ojs.job that servers do not read: nobody is told the number of a pool, nor what a tenant is charged.
 var unread = []string{"pool", "charged"}
@@ -23,11 +26,11 @@ var unread = []string{"pool", "charged"}
 func TestColumnsOfAJobGoIntoTheFieldsOfTheirNames(t *testing.T) {
 	t.Parallel()
 	var j sqlcgen.OjsJob
-	job, fields := reflect.ValueOf(&j).Elem(), pg.JobFields(&j)
+	job, fields := reflect.ValueOf(&j).Elem(), jobrow.Fields(&j)
 	if job.NumField() != len(fields)+len(unread) {
 		t.Errorf("a job has %d fields, and %d columns are read", job.NumField(), len(fields))
 	}
-	for i, column := range strings.Split(pg.JobColumns, ", ") {
+	for i, column := range strings.Split(jobrow.Columns, ", ") {
 		for n := range job.NumField() {
 			field := job.Type().Field(n)
 			if same := job.Field(n).Addr().Interface() == fields[i]; same != (field.Tag.Get("json") == column) {
@@ -50,7 +53,7 @@ func TestServersReadTheColumnsOfTheTable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	read := pg.JobTypes()
+	read := jobrow.Types()
 	for _, column := range table {
 		if !slices.Contains(read, column) {
 			t.Errorf("ojs.job has a column that servers do not read: %s", column)
@@ -98,7 +101,7 @@ func readJobs(t *testing.T, d *pgtest.DB, columns string, mode pgx.QueryExecMode
 		t.Fatal(err)
 	}
 	defer rows.Close()
-	reader := pg.NewJobRows(rows, 1)
+	reader := jobrow.New(rows, 1)
 	for rows.Next() {
 		jobs = append(jobs, sqlcgen.OjsJob{})
 		n, err := reader.Int(0)
@@ -116,17 +119,17 @@ func TestJobsReadByHandAreThoseThatPgxReads(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	someJobs(t, d)
-	rows, err := d.Pool.Query(t.Context(), "select "+pg.JobColumns+" from ojs.job order by type")
+	rows, err := d.Pool.Query(t.Context(), "select "+jobrow.Columns+" from ojs.job order by type")
 	if err != nil {
 		t.Fatal(err)
 	}
 	want, err := pgx.CollectRows(rows,
-		func(row pgx.CollectableRow) (j sqlcgen.OjsJob, err error) { return j, row.Scan(pg.JobFields(&j)...) })
+		func(row pgx.CollectableRow) (j sqlcgen.OjsJob, err error) { return j, row.Scan(jobrow.Fields(&j)...) })
 	if err != nil || len(want) != 2 {
 		t.Fatal(len(want), err)
 	}
 	for i := range want {
-		for _, field := range pg.JobFields(&want[i]) {
+		for _, field := range jobrow.Fields(&want[i]) {
 			utc(field)
 		}
 	}
@@ -134,13 +137,13 @@ func TestJobsReadByHandAreThoseThatPgxReads(t *testing.T) {
 		columns string
 		mode    pgx.QueryExecMode
 	}{
-		"binary":         {pg.JobColumns, pgx.QueryExecModeCacheStatement},
-		"text":           {pg.JobColumns, pgx.QueryExecModeSimpleProtocol},
-		"a wider column": {strings.Replace(pg.JobColumns, "attempt,", "attempt::bigint,", 1), pgx.QueryExecModeCacheStatement},
+		"binary":         {jobrow.Columns, pgx.QueryExecModeCacheStatement},
+		"text":           {jobrow.Columns, pgx.QueryExecModeSimpleProtocol},
+		"a wider column": {strings.Replace(jobrow.Columns, "attempt,", "attempt::bigint,", 1), pgx.QueryExecModeCacheStatement},
 	} {
 		got := readJobs(t, d, c.columns, c.mode)
 		for i := range got {
-			for _, field := range pg.JobFields(&got[i]) {
+			for _, field := range jobrow.Fields(&got[i]) {
 				utc(field)
 			}
 		}
@@ -153,14 +156,14 @@ func TestJobsReadByHandAreThoseThatPgxReads(t *testing.T) {
 // In the formats in which a server's pool gets them, all columns but tags are decoded by hand and not by pgx.
 func TestJobsOfAServerAreDecodedByHand(t *testing.T) {
 	t.Parallel()
-	rows, err := pgtest.New(t).Open().Pool().Query(t.Context(), "select "+pg.JobColumns+" from ojs.fetch(array['q'])")
+	rows, err := pgtest.New(t).Open().Pool().Query(t.Context(), "select "+jobrow.Columns+" from ojs.fetch(array['q'])")
 	if err != nil {
 		t.Fatal(err)
 	}
 	rows.Close()
 	for _, field := range rows.FieldDescriptions() {
-		if pg.ByHand(field) != (field.Name != "tags") {
-			t.Errorf("%s has the type %d in format %d: by hand: %t", field.Name, field.DataTypeOID, field.Format, pg.ByHand(field))
+		if jobrow.ByHand(field) != (field.Name != "tags") {
+			t.Errorf("%s has the type %d in format %d: by hand: %t", field.Name, field.DataTypeOID, field.Format, jobrow.ByHand(field))
 		}
 	}
 }
@@ -178,7 +181,7 @@ func TestAColumnThatNoJobHasIsAnError(t *testing.T) {
 		t.Fatal(rows.Err())
 	}
 	var j sqlcgen.OjsJob
-	if err := pg.NewJobRows(rows, 0).Read(&j); err == nil || !strings.Contains(err.Error(), "pool") {
+	if err := jobrow.New(rows, 0).Read(&j); err == nil || !strings.Contains(err.Error(), "pool") {
 		t.Error(err)
 	}
 }
@@ -232,7 +235,7 @@ func BenchmarkReadJobs(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer conn.Close(b.Context())
-	rows, err := conn.Query(b.Context(), "select "+pg.JobColumns+" from ojs.fetch('{default}', 1000, 'worker')")
+	rows, err := conn.Query(b.Context(), "select "+jobrow.Columns+" from ojs.fetch('{default}', 1000, 'worker')")
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -254,7 +257,7 @@ func BenchmarkReadJobs(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
 			kept.at = -1
-			reader, jobs := pg.NewJobRows(kept, 0), make([]sqlcgen.OjsJob, 1000)
+			reader, jobs := jobrow.New(kept, 0), make([]sqlcgen.OjsJob, 1000)
 			for i := 0; kept.Next(); i++ {
 				if err := reader.Read(&jobs[i]); err != nil {
 					b.Fatal(err)
@@ -268,7 +271,7 @@ func BenchmarkReadJobs(b *testing.B) {
 			kept.at = -1
 			jobs := make([]sqlcgen.OjsJob, 1000)
 			for i := 0; kept.Next(); i++ {
-				if err := kept.Scan(pg.JobFields(&jobs[i])...); err != nil {
+				if err := kept.Scan(jobrow.Fields(&jobs[i])...); err != nil {
 					b.Fatal(err)
 				}
 			}

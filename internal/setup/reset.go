@@ -1,23 +1,25 @@
-package pg
+package setup
 
 import (
 	"context"
 	"fmt"
 
+	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
+	"github.com/ojs-pg/ojs-pg/internal/sqlstate"
 )
 
 // Reset removes everything that clients have put into the database at url, whose role must be
 // a superuser: for conformance runs. It tries again while servers are in its way, until ctx ends.
 func Reset(ctx context.Context, url string) error {
-	conn, err := connectAlone(ctx, url)
+	conn, err := pg.Connect(ctx, url)
 	if err != nil {
 		return fmt.Errorf("connect to reset the database: %w", err)
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
 	for {
 		err := sqlcgen.New(conn).Reset(ctx)
-		if lockConflict(err) && ctx.Err() == nil {
+		if sqlstate.In(err, sqlstate.LockNotAvailable, sqlstate.DeadlockDetected) && ctx.Err() == nil {
 			continue
 		}
 		if err != nil {

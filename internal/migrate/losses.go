@@ -1,8 +1,10 @@
-package pg
+package migrate
 
 import (
 	"context"
 	"fmt"
+
+	"github.com/ojs-pg/ojs-pg/internal/pg"
 )
 
 // Losses is what a database has that goes with its schema.
@@ -15,7 +17,7 @@ type Losses struct {
 
 // CountLosses counts what would be lost with the schema; nil: there is none.
 func CountLosses(ctx context.Context, url string) (*Losses, error) {
-	conn, err := connectAlone(ctx, url)
+	conn, err := pg.Connect(ctx, url)
 	if err != nil {
 		return nil, fmt.Errorf("connect to count jobs: %w", err)
 	}

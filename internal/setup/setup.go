@@ -1,4 +1,6 @@
-package pg
+// Package setup makes what a server finds when it starts: the database, login roles for servers and for applications. For tests and
+// conformance runs it empties a database.
+package setup
 
 import (
 	"context"
@@ -10,12 +12,14 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/ojs-pg/ojs-pg/internal/pg"
 )
 
 // CreateDatabase makes a database if it is absent. url is any database of the server, with
 // a role that may.
 func CreateDatabase(ctx context.Context, url, name string) error {
-	conn, err := connectAlone(ctx, url)
+	conn, err := pg.Connect(ctx, url)
 	if err != nil {
 		return fmt.Errorf("connect to create the database: %w", err)
 	}
@@ -47,7 +51,7 @@ func CreateAppRole(ctx context.Context, url, role, password string) error {
 
 // createLogin makes a login role in the groups if it is absent, gives it the password, and grants what the formats say.
 func createLogin(ctx context.Context, url, role, password, groups string, grants ...string) error {
-	conn, err := connectAlone(ctx, url)
+	conn, err := pg.Connect(ctx, url)
 	if err != nil {
 		return fmt.Errorf("connect to create the role %s: %w", role, err)
 	}
@@ -90,13 +94,4 @@ func verifier(password string) (string, error) {
 	}
 	stored, encode := sha256.Sum256(keyed("Client Key")), base64.StdEncoding.EncodeToString
 	return fmt.Sprintf("SCRAM-SHA-256$%d:%s$%s:%s", rounds, encode(salt), encode(stored[:]), encode(keyed("Server Key"))), nil
-}
-
-// connectAlone opens a connection outside of any pool. The URL may be a server's, with settings of a pool.
-func connectAlone(ctx context.Context, url string) (*pgx.Conn, error) {
-	cfg, _, err := parseURL(url)
-	if err != nil {
-		return nil, fmt.Errorf("read the database URL: %w", err)
-	}
-	return pgx.ConnectConfig(ctx, cfg.ConnConfig)
 }

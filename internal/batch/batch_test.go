@@ -1,4 +1,4 @@
-package pg
+package batch
 
 import (
 	"context"
@@ -12,13 +12,14 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/ojs-pg/ojs-pg/internal/guard"
+	"github.com/ojs-pg/ojs-pg/internal/pg"
 )
 
 // echoing makes a Batcher that echoes. Each statement tells what it has, and ends when gate says how.
-func echoing(opts BatchOptions) (b *Batcher[string, string], ran chan []string, gate chan error) {
+func echoing(opts Options) (b *Batcher[string, string], ran chan []string, gate chan error) {
 	ran, gate = make(chan []string, 100), make(chan error, 100)
 	opts.Timeout = time.Hour
-	return NewBatcher(opts, func(_ context.Context, in []string) ([]string, error) {
+	return New(opts, func(_ context.Context, in []string) ([]string, error) {
 		ran <- slices.Clone(in)
 		if err := <-gate; err != nil {
 			return nil, err
@@ -41,7 +42,7 @@ func (b *Batcher[T, R]) inLine(t *testing.T, n int) {
 
 func TestLinesTakeTurns(t *testing.T) {
 	t.Parallel()
-	c, ran, gate := echoing(BatchOptions{Items: 4, Bytes: 100, Statements: 1})
+	c, ran, gate := echoing(Options{Items: 4, Bytes: 100, Statements: 1})
 	var all sync.WaitGroup
 	call := func(line string, items ...string) {
 		all.Go(func() {
@@ -77,7 +78,7 @@ func TestLinesTakeTurns(t *testing.T) {
 
 func TestStatementsAreBoundedBySize(t *testing.T) {
 	t.Parallel()
-	c, ran, gate := echoing(BatchOptions{Items: 100, Bytes: 10, Statements: 1})
+	c, ran, gate := echoing(Options{Items: 100, Bytes: 10, Statements: 1})
 	go func() {
 		for range 4 {
 			gate <- nil
@@ -98,8 +99,8 @@ func TestStatementsAreBoundedBySize(t *testing.T) {
 func TestOneOfManyGetsTheError(t *testing.T) {
 	t.Parallel()
 	for _, isolated := range []bool{false, true} {
-		opts := BatchOptions{Items: 100, Bytes: 100, Statements: 2, Timeout: time.Hour, Isolated: isolated}
-		c := NewBatcher(opts, func(_ context.Context, in []string) ([]string, error) {
+		opts := Options{Items: 100, Bytes: 100, Statements: 2, Timeout: time.Hour, Isolated: isolated}
+		c := New(opts, func(_ context.Context, in []string) ([]string, error) {
 			if slices.Contains(in, "bad") {
 				return nil, &pgconn.PgError{Code: "22P02"}
 			}
@@ -123,8 +124,8 @@ func TestOneOfManyGetsTheError(t *testing.T) {
 func TestSerializationFailuresAreTriedAgain(t *testing.T) {
 	t.Parallel()
 	failures := 2
-	opts := BatchOptions{Items: 100, Bytes: 100, Statements: 1, Timeout: time.Hour}
-	c := NewBatcher(opts, func(_ context.Context, in []string) ([]string, error) {
+	opts := Options{Items: 100, Bytes: 100, Statements: 1, Timeout: time.Hour}
+	c := New(opts, func(_ context.Context, in []string) ([]string, error) {
 		if failures--; failures >= 0 {
 			return nil, &pgconn.PgError{Code: "40P01"}
 		}
@@ -137,7 +138,7 @@ func TestSerializationFailuresAreTriedAgain(t *testing.T) {
 
 func TestALineApartWaitsForItsOwnStatementOnly(t *testing.T) {
 	t.Parallel()
-	c, ran, gate := echoing(BatchOptions{Items: 2, Bytes: 100, Statements: 2, Isolated: true})
+	c, ran, gate := echoing(Options{Items: 2, Bytes: 100, Statements: 2, Isolated: true})
 	var all sync.WaitGroup
 	call := func(line string, items ...string) {
 		all.Go(func() { _, _ = c.Do(t.Context(), line, items, one) })
@@ -169,7 +170,7 @@ func TestALineApartWaitsForItsOwnStatementOnly(t *testing.T) {
 
 func TestWhatWasNotSentIsWithdrawn(t *testing.T) {
 	t.Parallel()
-	c, ran, gate := echoing(BatchOptions{Items: 1, Bytes: 100, Statements: 1})
+	c, ran, gate := echoing(Options{Items: 1, Bytes: 100, Statements: 1})
 	ctx, cancel := context.WithCancel(t.Context())
 	var errs []error
 	var all sync.WaitGroup
@@ -189,7 +190,7 @@ func TestWhatWasNotSentIsWithdrawn(t *testing.T) {
 
 func TestHalvesOfThoseWhoLeftAreNotTried(t *testing.T) {
 	t.Parallel()
-	c, ran, gate := echoing(BatchOptions{Items: 8, Bytes: 100, Statements: 1})
+	c, ran, gate := echoing(Options{Items: 8, Bytes: 100, Statements: 1})
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
 	all.Go(func() { _, _ = c.Do(t.Context(), "a", []string{"1", "2"}, one) })
@@ -222,7 +223,7 @@ func TestHalvesOfThoseWhoLeftAreNotTried(t *testing.T) {
 // A lock is somebody's: waiting for it again and again to find out whose helps nobody.
 func TestALockInTheWayIsMetOnce(t *testing.T) {
 	t.Parallel()
-	c, ran, gate := echoing(BatchOptions{Items: 100, Bytes: 100, Statements: 1})
+	c, ran, gate := echoing(Options{Items: 100, Bytes: 100, Statements: 1})
 	gate <- &pgconn.PgError{Code: "55P03"}
 	_, errs := c.Do(t.Context(), "a", []string{"1", "2", "3"}, one)
 	if len(ran) != 1 || slices.Contains(errs, nil) {
@@ -233,7 +234,7 @@ func TestALockInTheWayIsMetOnce(t *testing.T) {
 // A statement that gets stuck does not hold up the others; one that does not is not divided.
 func TestAFlightTakesOffBesideAnotherOnlyLater(t *testing.T) {
 	t.Parallel()
-	c, ran, gate := echoing(BatchOptions{Items: 100, Bytes: 100, Statements: 2, Spacing: time.Hour})
+	c, ran, gate := echoing(Options{Items: 100, Bytes: 100, Statements: 2, Spacing: time.Hour})
 	var all sync.WaitGroup
 	call := func(item string) {
 		all.Go(func() { _, _ = c.Do(t.Context(), item, []string{item}, one) })
@@ -266,7 +267,7 @@ func TestAFlightTakesOffBesideAnotherOnlyLater(t *testing.T) {
 // A start that is planned beside other statements does not keep a caller waiting who finds none in flight.
 func TestAPlannedStartKeepsNobodyWaitingWhoIsAlone(t *testing.T) {
 	t.Parallel()
-	c, ran, gate := echoing(BatchOptions{Items: 100, Bytes: 100, Statements: 2, Spacing: time.Hour})
+	c, ran, gate := echoing(Options{Items: 100, Bytes: 100, Statements: 2, Spacing: time.Hour})
 	c.mu.Lock()
 	c.nextStart = time.AfterFunc(time.Hour, func() {})
 	c.mu.Unlock()
@@ -282,7 +283,7 @@ func TestAPlannedStartKeepsNobodyWaitingWhoIsAlone(t *testing.T) {
 // line.
 func TestTooManyItemsThatWaitAreRefused(t *testing.T) {
 	t.Parallel()
-	for name, opts := range map[string]BatchOptions{
+	for name, opts := range map[string]Options{
 		"items": {Items: 100, Bytes: 100, Statements: 1, WaitingItems: 3},
 		"bytes": {Items: 100, Bytes: 100, Statements: 1, WaitingBytes: 3},
 	} {
@@ -301,7 +302,7 @@ func TestTooManyItemsThatWaitAreRefused(t *testing.T) {
 				t.Helper()
 				_, errs := c.Do(t.Context(), line, items, one)
 				for _, err := range errs {
-					if !errors.Is(err, ErrOverloaded) {
+					if !errors.Is(err, pg.ErrOverloaded) {
 						t.Errorf("line %s got %v", line, err)
 					}
 				}
@@ -331,7 +332,7 @@ func TestTooManyItemsThatWaitAreRefused(t *testing.T) {
 // A statement that panics fails, and the next one is sent.
 func TestAPanicIsTheErrorOfItsStatement(t *testing.T) {
 	t.Parallel()
-	c := NewBatcher(BatchOptions{Items: 100, Bytes: 100, Statements: 1, Timeout: time.Hour},
+	c := New(Options{Items: 100, Bytes: 100, Statements: 1, Timeout: time.Hour},
 		func(_ context.Context, in []string) ([]string, error) {
 			if in[0] == "bad" {
 				panic("oh no")

@@ -1,4 +1,5 @@
-package pg
+// Package batch lets concurrent calls share a statement, and divides the statements fairly between tenants.
+package batch
 
 import (
 	"cmp"
@@ -8,10 +9,12 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/ojs-pg/ojs-pg/internal/pg"
 )
 
-// BatchOptions bound the statements of a Batcher and the items that wait for one.
-type BatchOptions struct {
+// Options bound the statements of a Batcher and the items that wait for one.
+type Options struct {
 	Items      int           // in one statement
 	Bytes      int           // of all items in one statement, unless a single item has more
 	Statements int           // in flight at once
@@ -19,7 +22,7 @@ type BatchOptions struct {
 	Timeout    time.Duration // of one statement
 	Isolated   bool          // a statement has items of one line only, and a line has one statement in flight
 
-	// Items, and bytes of items, that wait to be sent. A call that would exceed one of them is refused with ErrOverloaded, unless nothing
+	// Items, and bytes of items, that wait to be sent. A call that would exceed one of them is refused with pg.ErrOverloaded, unless nothing
 	// of its own line waits: a tenant that sends more than the database takes must not have the others refused. Zero: 20,000 and 64 MiB.
 	WaitingItems int
 	WaitingBytes int
@@ -30,12 +33,8 @@ const (
 	defaultWaitingBytes = 64 << 20
 )
 
-var (
-	// ErrNotSent says that an item was withdrawn before it was sent, because its caller left.
-	ErrNotSent = errors.New("withdrawn before it was sent")
-	// ErrOverloaded says that too many items waited already, so that none of the call's was accepted.
-	ErrOverloaded = errors.New("too many requests wait for the database")
-)
+// ErrNotSent says that an item was withdrawn before it was sent, because its caller left.
+var ErrNotSent = errors.New("withdrawn before it was sent")
 
 // Batcher puts the items of concurrent calls into few statements. An item that finds no statement
 // in flight starts one; items that arrive meanwhile share the next one. Items wait in one queue
@@ -43,7 +42,7 @@ var (
 // items does not delay the others. mu guards everything below it; no statement runs under it.
 type Batcher[T, R any] struct {
 	run  func(ctx context.Context, items []T) ([]R, error)
-	opts BatchOptions
+	opts Options
 
 	mu           sync.Mutex
 	idle         sync.Cond // a runner has ended
@@ -82,9 +81,9 @@ type call struct {
 	done chan struct{}
 }
 
-// NewBatcher makes a Batcher. run sends the items in one transaction and returns one result for
+// New makes a Batcher. run sends the items in one transaction and returns one result for
 // each; an error means that nothing was done.
-func NewBatcher[T, R any](opts BatchOptions, run func(ctx context.Context, items []T) ([]R, error)) *Batcher[T, R] {
+func New[T, R any](opts Options, run func(ctx context.Context, items []T) ([]R, error)) *Batcher[T, R] {
 	opts.WaitingItems = cmp.Or(opts.WaitingItems, defaultWaitingItems)
 	opts.WaitingBytes = cmp.Or(opts.WaitingBytes, defaultWaitingBytes)
 	b := &Batcher[T, R]{run: run, opts: opts, lines: map[string]*line[T, R]{}, runners: map[*runner]struct{}{}}
@@ -94,7 +93,7 @@ func NewBatcher[T, R any](opts BatchOptions, run func(ctx context.Context, items
 
 // Do returns when each item has its result or its error. If ctx ends first, items that have not
 // been sent are withdrawn (ErrNotSent), and the outcome of items that have been sent is unknown.
-// size returns an item's share of BatchOptions.Bytes.
+// size returns an item's share of Options.Bytes.
 func (b *Batcher[T, R]) Do(ctx context.Context, lineName string, in []T, size func(*T) int) ([]R, []error) {
 	c := &call{left: len(in), done: make(chan struct{})}
 	items := make([]item[T, R], len(in))
@@ -106,7 +105,7 @@ func (b *Batcher[T, R]) Do(ctx context.Context, lineName string, in []T, size fu
 	out, errs := make([]R, len(in)), make([]error, len(in))
 	if !b.accept(lineName, items, bytes) {
 		for i := range errs {
-			errs[i] = ErrOverloaded
+			errs[i] = pg.ErrOverloaded
 		}
 		return out, errs
 	}
@@ -332,7 +331,7 @@ func (b *Batcher[T, R]) runOrSplit(items []*item[T, R]) {
 		in[i] = items[i].in
 	}
 	var out []R
-	err := WithRetry(b.opts.Timeout, func(ctx context.Context) (err error) {
+	err := pg.WithRetry(b.opts.Timeout, func(ctx context.Context) (err error) {
 		out, err = b.run(ctx, in)
 		if err == nil && len(out) != len(in) {
 			err = fmt.Errorf("%d results for %d items", len(out), len(in))
@@ -344,7 +343,7 @@ func (b *Batcher[T, R]) runOrSplit(items []*item[T, R]) {
 		for i := range items {
 			items[i].out = out[i]
 		}
-	case len(items) > 1 && ItemFault(err):
+	case len(items) > 1 && pg.ItemFault(err):
 		half := len(items) / 2
 		b.runOrSplit(b.awaited(items[:half]))
 		b.runOrSplit(b.awaited(items[half:]))

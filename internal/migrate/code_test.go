@@ -1,4 +1,4 @@
-package pg_test
+package migrate_test
 
 import (
 	"context"
@@ -10,12 +10,13 @@ import (
 	"time"
 
 	"github.com/ojs-pg/ojs-pg/db"
+	"github.com/ojs-pg/ojs-pg/internal/migrate"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
 // changedCode is a release to come in which files of code have more text at their end.
-func changedCode(t *testing.T, more map[string]string) pg.Source {
+func changedCode(t *testing.T, more map[string]string) migrate.Source {
 	t.Helper()
 	files := map[string]string{}
 	for name, text := range more {
@@ -38,7 +39,7 @@ func TestMigrateAppliesWhatChanged(t *testing.T) {
 		"jobs/status.sql": "create or replace function ojs._more() returns int language sql as 'select 1';\n",
 	})
 	before := pgtest.One[time.Time](t, d.Pool, "select clock_timestamp()")
-	if err := pg.MigrateFrom(t.Context(), later, d.URL, pg.Up, nil); err != nil {
+	if err := migrate.RunFrom(t.Context(), later, d.URL, migrate.Up, nil); err != nil {
 		t.Fatal(err)
 	}
 	if got := appliedSince(t, d, before); !slices.Equal(got, []string{"jobs/status.sql"}) {
@@ -56,7 +57,7 @@ func TestMigrateAppliesWhatChanged(t *testing.T) {
 		t.Error("ojs.fetch has lost its settings")
 	}
 	later = changedCode(t, map[string]string{"dispatch/fetch.sql": "-- nothing new"})
-	if err := pg.MigrateFrom(t.Context(), later, d.URL, pg.Up, nil); err != nil {
+	if err := migrate.RunFrom(t.Context(), later, d.URL, migrate.Up, nil); err != nil {
 		t.Fatal(err)
 	}
 	if pgtest.One[int](t, d.Pool, settings) != 1 {
@@ -77,7 +78,7 @@ func TestMigrateDropsNothingOfTheUsers(t *testing.T) {
 		db.Gone:           "drop function if exists ojs._has_fetched();\n",
 		"jobs/status.sql": "create or replace function ojs._more() returns int language sql as 'select 1';\n",
 	})
-	err := pg.MigrateFrom(t.Context(), later, d.URL, pg.Up, nil)
+	err := migrate.RunFrom(t.Context(), later, d.URL, migrate.Up, nil)
 	if err == nil || !strings.Contains(err.Error(), "view public.mine") || !strings.Contains(err.Error(), "Drop what depends on it") {
 		t.Errorf("with a view of the user's in the way it says: %v", err)
 	}
@@ -85,7 +86,7 @@ func TestMigrateDropsNothingOfTheUsers(t *testing.T) {
 		t.Error("something was changed")
 	}
 	pgtest.Exec(t, d.Pool, "drop view public.mine")
-	if err := pg.MigrateFrom(t.Context(), later, d.URL, pg.Up, nil); err != nil {
+	if err := migrate.RunFrom(t.Context(), later, d.URL, migrate.Up, nil); err != nil {
 		t.Fatal(err)
 	}
 	// The file that makes it is still there, and all code was applied anew.
@@ -108,7 +109,7 @@ func TestMigrateIsInterrupted(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- pg.MigrateFrom(ctx, later, d.URL, pg.Up, nil) }()
+	go func() { done <- migrate.RunFrom(ctx, later, d.URL, migrate.Up, nil) }()
 	pgtest.Eventually(t, "it waits for the view", func() bool {
 		return pgtest.One[int](t, d.Pool, "select count(*)::int from pg_locks where relation = 'ojs.jobs'::regclass and not granted") > 0
 	})
@@ -122,7 +123,7 @@ func TestMigrateIsInterrupted(t *testing.T) {
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := pg.MigrateFrom(t.Context(), later, d.URL, pg.Up, nil); err != nil {
+	if err := migrate.RunFrom(t.Context(), later, d.URL, migrate.Up, nil); err != nil {
 		t.Fatal(err)
 	}
 	if got := pgtest.One[string](t, d.Pool, "select release from ojs.schema_release"); got != pgtest.LaterRelease {
@@ -150,8 +151,8 @@ func TestServersKnowTheirReleases(t *testing.T) {
 			was := pgtest.One[string](t, d.Pool, "select to_jsonb(r)::text from ojs.schema_release r")
 			hashes := pgtest.One[string](t, d.Pool, "select jsonb_agg(h)::text from ojs.schema_hash h")
 			pgtest.Exec(t, d.Pool, c.sql)
-			err := opened.CheckSchema(t.Context())
-			if c.says == "" && err != nil || c.says != "" && (!errors.Is(err, pg.ErrRelease) || !strings.Contains(err.Error(), c.says)) {
+			err := migrate.CheckSchema(t.Context(), opened.Pool())
+			if c.says == "" && err != nil || c.says != "" && (!errors.Is(err, migrate.ErrRelease) || !strings.Contains(err.Error(), c.says)) {
 				t.Errorf("a server says %v, want %q", err, c.says)
 			}
 			pgtest.Exec(t, d.Pool, "delete from ojs.schema_release")
@@ -201,7 +202,7 @@ func TestAMigrationHasAllCodeApplied(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	later := pgtest.Later(t, map[string]string{"migrations/90001_note.sql": note})
-	if err := pg.MigrateFrom(t.Context(), later, d.URL, pg.Up, nil); err != nil {
+	if err := migrate.RunFrom(t.Context(), later, d.URL, migrate.Up, nil); err != nil {
 		t.Fatal(err)
 	}
 	if !pgtest.One[bool](t, d.Pool, handedHasNote) {
@@ -214,23 +215,23 @@ func TestAReleaseWithTheSameCodeIsNoted(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	later := pgtest.Later(t, nil)
-	if err := pg.MigrateFrom(t.Context(), later, d.URL, pg.Up, nil); err != nil {
+	if err := migrate.RunFrom(t.Context(), later, d.URL, migrate.Up, nil); err != nil {
 		t.Fatal(err)
 	}
 	if got := pgtest.One[string](t, d.Pool, "select release from ojs.schema_release"); got != later.Release {
 		t.Errorf("the release is %s, want %s", got, later.Release)
 	}
 	pgtest.Exec(t, d.Pool, "update ojs.schema_release set release = '0.0.9'")
-	if s, err := pg.Status(t.Context(), d.URL); err != nil || s.Current {
+	if s, err := migrate.Status(t.Context(), d.URL); err != nil || s.Current {
 		t.Errorf("an older release with the same code is current: %+v, %v", s.Current, err)
 	}
-	if err := d.Open().CheckSchema(t.Context()); !errors.Is(err, pg.ErrRelease) {
+	if err := migrate.CheckSchema(t.Context(), d.Open().Pool()); !errors.Is(err, migrate.ErrRelease) {
 		t.Errorf("a server says %v", err)
 	}
-	if err := pg.Migrate(t.Context(), d.URL, pg.Up, nil); err != nil {
+	if err := migrate.Run(t.Context(), d.URL, migrate.Up, nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Open().CheckSchema(t.Context()); err != nil {
+	if err := migrate.CheckSchema(t.Context(), d.Open().Pool()); err != nil {
 		t.Errorf("after the upgrade a server says %v", err)
 	}
 }
@@ -245,8 +246,8 @@ func TestPrivilegesAreRememberedWithTheCode(t *testing.T) {
 	with.Release = "98.0.0"
 	gone := pgtest.CodeFile(t, "gone.sql") + "drop function if exists ojs._more();\n"
 	without := pgtest.Later(t, map[string]string{"code/gone.sql": gone})
-	for _, release := range []pg.Source{with, without} {
-		if err := pg.MigrateFrom(t.Context(), release, d.URL, pg.Up, nil); err != nil {
+	for _, release := range []migrate.Source{with, without} {
+		if err := migrate.RunFrom(t.Context(), release, d.URL, migrate.Up, nil); err != nil {
 			t.Fatal(err)
 		}
 		const differs = `
@@ -271,17 +272,17 @@ func TestAnUpgradeThatEndedBeforeItsCode(t *testing.T) {
 	files := map[string]string{"migrations/90001_note.sql": note}
 	broken := maps.Clone(files)
 	broken["code/jobs/status.sql"] = "select 1 / 0;"
-	if err := pg.MigrateFrom(t.Context(), pgtest.Later(t, broken), d.URL, pg.Up, nil); err == nil {
+	if err := migrate.RunFrom(t.Context(), pgtest.Later(t, broken), d.URL, migrate.Up, nil); err == nil {
 		t.Fatal("the code was applied")
 	}
-	err := pg.Migrate(t.Context(), d.URL, pg.Up, nil)
-	if !errors.Is(err, pg.ErrSchema) || !strings.Contains(err.Error(), "Migrate with the later one") {
+	err := migrate.Run(t.Context(), d.URL, migrate.Up, nil)
+	if !errors.Is(err, migrate.ErrSchema) || !strings.Contains(err.Error(), "Migrate with the later one") {
 		t.Errorf("the release before says %v", err)
 	}
-	if err := d.Open().CheckSchema(t.Context()); err != nil {
+	if err := migrate.CheckSchema(t.Context(), d.Open().Pool()); err != nil {
 		t.Errorf("a server of the release before says %v", err)
 	}
-	if err := pg.MigrateFrom(t.Context(), pgtest.Later(t, files), d.URL, pg.Up, nil); err != nil {
+	if err := migrate.RunFrom(t.Context(), pgtest.Later(t, files), d.URL, migrate.Up, nil); err != nil {
 		t.Fatal(err)
 	}
 	if !pgtest.One[bool](t, d.Pool, handedHasNote) {
@@ -298,7 +299,7 @@ func TestSlowCodeIsNotTakenForLockedOut(t *testing.T) {
 		slow[name] = "select pg_catalog.pg_sleep(0.5), nextval('public.tries');\n"
 	}
 	pgtest.Exec(t, d.Pool, "create sequence public.tries; grant usage on sequence public.tries to public")
-	if err := pg.MigrateFrom(t.Context(), changedCode(t, slow), d.URL, pg.Up, nil); err != nil {
+	if err := migrate.RunFrom(t.Context(), changedCode(t, slow), d.URL, migrate.Up, nil); err != nil {
 		t.Fatal(err)
 	}
 	if n := pgtest.One[int](t, d.Pool, "select last_value from public.tries"); n != 2 {

@@ -1,4 +1,4 @@
-package pg
+package migrate
 
 import (
 	"context"
@@ -7,7 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
+	"github.com/ojs-pg/ojs-pg/internal/sqlstate"
 )
 
 // ErrUnfit means that a restore has left out roles, owners, policies or grants (docs/runbooks/backup-and-restore.md).
@@ -29,14 +29,11 @@ func (m *migrator) putRight(ctx context.Context) error {
 		return nil
 	}
 	err = fmt.Errorf("make again what a restore has left out (%s): %w", what, explain(err))
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) {
-		switch pgErr.Code {
-		case insufficientPrivilege:
-			return fmt.Errorf("%w. %s", err, superuserAdvice)
-		case undefinedTable, undefinedFunction, undefinedColumn, undefinedObject:
-			return fmt.Errorf("%w. %s", err, againAdvice)
-		}
+	switch sqlstate.Of(err) {
+	case sqlstate.InsufficientPrivilege:
+		return fmt.Errorf("%w. %s", err, superuserAdvice)
+	case sqlstate.UndefinedTable, sqlstate.UndefinedFunction, sqlstate.UndefinedColumn, sqlstate.UndefinedObject:
+		return fmt.Errorf("%w. %s", err, againAdvice)
 	}
 	return err
 }
@@ -54,38 +51,11 @@ func (m *migrator) unfit(ctx context.Context) (what string, err error) {
 		err = m.db.QueryRowContext(ctx, "select coalesce(ojs._unfit(), '')").Scan(&what)
 	}
 	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) && pgErr.Code == insufficientPrivilege {
+	if errors.As(err, &pgErr) && pgErr.Code == sqlstate.InsufficientPrivilege {
 		return pgErr.Message, nil // the function's owner does not own the schema
 	}
 	if err != nil {
 		return "", fmt.Errorf("look at owners and grants: %w", explain(err))
 	}
 	return what, nil
-}
-
-// checkFit looks whether a restore has left out what servers cannot be without.
-func (d *DB) checkFit(ctx context.Context) error {
-	what, err := sqlcgen.New(d.pool).Unfit(ctx)
-	var pgErr *pgconn.PgError
-	switch {
-	case errors.As(err, &pgErr) && pgErr.Code == insufficientPrivilege:
-		return d.denied(ctx, pgErr)
-	case err != nil:
-		return fmt.Errorf("look at owners and grants: %w", err)
-	case what != "":
-		return fmt.Errorf("%w (%s). %s", ErrUnfit, what, unfitAdvice)
-	}
-	return nil
-}
-
-// denied says whose fault it is that the role may not use the schema: it is no member of its group, or its group may not, either.
-func (d *DB) denied(ctx context.Context, refused *pgconn.PgError) error {
-	var closed bool
-	err := d.pool.QueryRow(ctx, `
-		select coalesce(pg_has_role(g, 'usage') or not has_schema_privilege(g, 'ojs', 'usage'), true)
-		from (select to_regrole('ojs_service')::oid) r(g)`).Scan(&closed)
-	if err == nil && closed {
-		return fmt.Errorf("%w (%s). %s", ErrUnfit, refused.Message, unfitAdvice)
-	}
-	return fmt.Errorf("%w, or its role may not use it: grant ojs_service to the role in DATABASE_URL (%s)", ErrSchema, refused.Message)
 }

@@ -1,4 +1,6 @@
-package pg
+// Package notify hears of commits: a Listener keeps one connection on which PostgreSQL notifies this server when a transaction with jobs for
+// a queue commits, and wakes the requests that wait for the queue.
+package notify
 
 import (
 	"context"
@@ -15,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/ojs-pg/ojs-pg/internal/guard"
+	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
@@ -24,7 +27,6 @@ const (
 	listenTimeout  = 10 * time.Second // to begin to listen, once connected
 	pingInterval   = 30 * time.Second // notices a connection that died without a word
 	pingTimeout    = 5 * time.Second
-	closeTimeout   = 2 * time.Second
 	reconnectFirst = 100 * time.Millisecond
 	reconnectMax   = 5 * time.Second
 )
@@ -35,7 +37,7 @@ const (
 // commits notify this server. Listener.mu and tokens.mu are leafs: no other lock is taken under
 // them, and no subscriber is called under them.
 type Listener struct {
-	db      *DB
+	db      *pg.DB
 	q       *sqlcgen.Queries
 	log     *slog.Logger
 	server  uuid.UUID     // names this server in ojs.waiter
@@ -53,10 +55,10 @@ type Listener struct {
 	crossing  time.Duration // until the next look at transactions that cross a registration; 0: there are none
 }
 
-// NewListener makes a listener. It receives nothing before Run.
-func NewListener(db *DB, log *slog.Logger) *Listener {
+// New makes a listener. It receives nothing before Run.
+func New(db *pg.DB, log *slog.Logger) *Listener {
 	return &Listener{
-		db: db, q: sqlcgen.New(db.pool), log: log, server: uuid.New(), changed: make(chan struct{}, 1),
+		db: db, q: sqlcgen.New(db.Pool()), log: log, server: uuid.New(), changed: make(chan struct{}, 1),
 		queues: map[string]*queue{}, byToken: map[string]*queue{},
 		listenTimeout: listenTimeout, renewAfter: renewAfter, withdrawAfter: withdrawAfter,
 	}
@@ -102,7 +104,7 @@ func (l *Listener) listen(ctx context.Context, again bool) error {
 	if err != nil {
 		return err
 	}
-	defer closeSoon(ctx, conn)
+	defer pg.HangUp(ctx, conn)
 	l.connected(backend)
 	if again {
 		l.log.Warn("a connection listens for commits again")
@@ -131,7 +133,7 @@ func (l *Listener) listen(ctx context.Context, again bool) error {
 // and the first statement has listenTimeout: a server that accepts connections and answers nothing
 // must not keep us from trying another one.
 func (l *Listener) connect(ctx context.Context) (conn *pgx.Conn, backend int32, err error) {
-	config := l.db.listen.Copy()
+	config := l.db.ListenConfig()
 	// Other servers tell by the name whether the session is still the one that they have seen (ojs.duty).
 	config.RuntimeParams["application_name"] += " listens " + rand.Text()[:8]
 	conn, err = pgx.ConnectConfig(ctx, config)
@@ -145,16 +147,10 @@ func (l *Listener) connect(ctx context.Context) (conn *pgx.Conn, backend int32, 
 		_, err = conn.Exec(beginning, "listen "+channel)
 	}
 	if err != nil {
-		closeSoon(ctx, conn)
+		pg.HangUp(ctx, conn)
 		return nil, 0, fmt.Errorf("begin to listen: %w", err)
 	}
 	return conn, backend, nil
-}
-
-func closeSoon(ctx context.Context, conn *pgx.Conn) {
-	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
-	defer cancel()
-	_ = conn.Close(closing)
 }
 
 // connected begins a connection. Commits before it notified nobody, and registrations may have gone with the server that had them, so

@@ -1,8 +1,9 @@
-package pg_test
+package migrate_test
 
 import (
 	"context"
 	"errors"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -11,14 +12,18 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/ojs-pg/ojs-pg/db"
+	"github.com/ojs-pg/ojs-pg/internal/migrate"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
+	"github.com/ojs-pg/ojs-pg/internal/setup"
 )
 
-func migrate(t *testing.T, url string, direction pg.Direction) (steps []int64) {
+func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
+
+func migrateTo(t *testing.T, url string, direction migrate.Direction) (steps []int64) {
 	t.Helper()
 	var end int64
-	err := pg.Migrate(t.Context(), url, direction, func(_ string, done, total int64) {
+	err := migrate.Run(t.Context(), url, direction, func(_ string, done, total int64) {
 		steps = append(steps, done)
 		end = total
 	})
@@ -31,9 +36,9 @@ func migrate(t *testing.T, url string, direction pg.Direction) (steps []int64) {
 	return steps
 }
 
-func status(t *testing.T, url string) (s pg.SchemaStatus, applied int) {
+func status(t *testing.T, url string) (s migrate.SchemaStatus, applied int) {
 	t.Helper()
-	s, err := pg.Status(t.Context(), url)
+	s, err := migrate.Status(t.Context(), url)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,11 +82,11 @@ func TestMigrateUpDownUp(t *testing.T) {
 	if err := d.Pool.QueryRow(ctx, objects).Scan(&first); err != nil {
 		t.Fatal(err)
 	}
-	if got := migrate(t, d.URL, pg.Up); len(got) != 1 {
+	if got := migrateTo(t, d.URL, migrate.Up); len(got) != 1 {
 		t.Errorf("up on a current schema took steps %v", got)
 	}
 
-	if got := migrate(t, d.URL, pg.Down); len(got) != all+1 {
+	if got := migrateTo(t, d.URL, migrate.Down); len(got) != all+1 {
 		t.Errorf("down reported %v for %d migrations", got, all)
 	}
 	var left bool
@@ -92,15 +97,15 @@ func TestMigrateUpDownUp(t *testing.T) {
 		t.Errorf("after down: %+v", s)
 	}
 	opened := d.Open()
-	if err := opened.CheckSchema(ctx); !errors.Is(err, pg.ErrSchema) || !strings.Contains(err.Error(), "ojs-pg migrate up") {
+	if err := migrate.CheckSchema(ctx, opened.Pool()); !errors.Is(err, migrate.ErrSchema) || !strings.Contains(err.Error(), "ojs-pg migrate up") {
 		t.Errorf("an empty database: %v", err)
 	}
 
-	migrate(t, d.URL, pg.Up)
+	migrateTo(t, d.URL, migrate.Up)
 	if s, applied := status(t, d.URL); !s.Current || applied != all {
 		t.Errorf("after up: %+v", s)
 	}
-	if err := opened.CheckSchema(ctx); err != nil {
+	if err := migrate.CheckSchema(ctx, opened.Pool()); err != nil {
 		t.Error(err)
 	}
 	if err := d.Pool.QueryRow(ctx, objects).Scan(&second); err != nil {
@@ -132,10 +137,10 @@ func TestForeignSchema(t *testing.T) {
 	if _, err := d.Pool.Exec(ctx, "select ojs._set_schema_hash($1, 'another')", db.Version()); err != nil {
 		t.Fatal(err)
 	}
-	if err := opened.CheckSchema(ctx); !errors.Is(err, pg.ErrSchema) || !strings.Contains(err.Error(), "drop schema ojs cascade") {
+	if err := migrate.CheckSchema(ctx, opened.Pool()); !errors.Is(err, migrate.ErrSchema) || !strings.Contains(err.Error(), "drop schema ojs cascade") {
 		t.Errorf("serving another schema: %v", err)
 	}
-	if err := pg.Migrate(ctx, d.URL, pg.Up, nil); !errors.Is(err, pg.ErrSchema) {
+	if err := migrate.Run(ctx, d.URL, migrate.Up, nil); !errors.Is(err, migrate.ErrSchema) {
 		t.Errorf("migrating another schema: %v", err)
 	}
 	if s, _ := status(t, d.URL); s.Current || s.Hash != "another" {
@@ -145,8 +150,8 @@ func TestForeignSchema(t *testing.T) {
 	if _, err := d.Pool.Exec(ctx, "drop schema ojs cascade"); err != nil {
 		t.Fatal(err)
 	}
-	migrate(t, d.URL, pg.Up)
-	if err := opened.CheckSchema(ctx); err != nil {
+	migrateTo(t, d.URL, migrate.Up)
+	if err := migrate.CheckSchema(ctx, opened.Pool()); err != nil {
 		t.Error(err)
 	}
 }
@@ -154,11 +159,11 @@ func TestForeignSchema(t *testing.T) {
 func TestMigratingTogether(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
-	migrate(t, d.URL, pg.Down)
+	migrateTo(t, d.URL, migrate.Down)
 	var together sync.WaitGroup
 	for range 3 {
 		together.Go(func() {
-			if err := pg.Migrate(t.Context(), d.URL, pg.Up, nil); err != nil {
+			if err := migrate.Run(t.Context(), d.URL, migrate.Up, nil); err != nil {
 				t.Error(err)
 			}
 		})
@@ -172,7 +177,7 @@ func TestMigratingTogether(t *testing.T) {
 func TestWhoMayNotMigrate(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
-	if err := pg.Migrate(t.Context(), d.GroupURL(""), pg.Up, nil); err == nil || !strings.Contains(err.Error(), "CREATEROLE") {
+	if err := migrate.Run(t.Context(), d.GroupURL(""), migrate.Up, nil); err == nil || !strings.Contains(err.Error(), "CREATEROLE") {
 		t.Errorf("a plain role: %v", err)
 	}
 	nobody, err := pg.Open(t.Context(), pg.Config{URL: d.GroupURL("")})
@@ -180,7 +185,7 @@ func TestWhoMayNotMigrate(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer nobody.Close()
-	if err := nobody.CheckSchema(t.Context()); !errors.Is(err, pg.ErrSchema) || !strings.Contains(err.Error(), "grant ojs_service") {
+	if err := migrate.CheckSchema(t.Context(), nobody.Pool()); !errors.Is(err, migrate.ErrSchema) || !strings.Contains(err.Error(), "grant ojs_service") {
 		t.Errorf("serving as a plain role: %v", err)
 	}
 }
@@ -191,7 +196,7 @@ func TestMigrateWithoutSuperuser(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	ctx := t.Context()
-	migrate(t, d.URL, pg.Down)
+	migrateTo(t, d.URL, migrate.Down)
 	var version int
 	if err := d.Pool.QueryRow(ctx, "select current_setting('server_version_num')::int").Scan(&version); err != nil {
 		t.Fatal(err)
@@ -210,30 +215,30 @@ func TestMigrateWithoutSuperuser(t *testing.T) {
 			t.Fatalf("%s: %v", sql, err)
 		}
 	}
-	migrate(t, url, pg.Up)
+	migrateTo(t, url, migrate.Up)
 	if s, _ := status(t, url); !s.Current {
 		t.Errorf("after up: %+v", s)
 	}
-	if err := pg.CreateServerRole(ctx, url, d.RoleName("another"), "secret"); err != nil {
+	if err := setup.CreateServerRole(ctx, url, d.RoleName("another"), "secret"); err != nil {
 		t.Error(err)
 	}
-	if err := d.Open().CheckSchema(ctx); err != nil {
+	if err := migrate.CheckSchema(ctx, d.Open().Pool()); err != nil {
 		t.Error(err)
 	}
 	if _, err := d.Service().Exec(ctx, "select ojs.enqueue('a')"); err != nil {
 		t.Error(err)
 	}
-	migrate(t, url, pg.Down)
+	migrateTo(t, url, migrate.Down)
 }
 
 // Who may not migrate leaves nothing behind.
 func TestARefusedMigrationLeavesNothing(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
-	migrate(t, d.URL, pg.Down)
+	migrateTo(t, d.URL, migrate.Down)
 	url := d.LoginURL("owner", "nocreaterole")
 	pgtest.Exec(t, d.Pool, "alter database "+d.Name+" owner to "+pgx.Identifier{d.RoleName("owner")}.Sanitize())
-	if err := pg.Migrate(t.Context(), url, pg.Up, nil); err == nil || !strings.Contains(err.Error(), "CREATEROLE") {
+	if err := migrate.Run(t.Context(), url, migrate.Up, nil); err == nil || !strings.Contains(err.Error(), "CREATEROLE") {
 		t.Errorf("without CREATEROLE: %v", err)
 	}
 	if left := pgtest.List[string](t, d.Pool, `
@@ -256,7 +261,7 @@ func TestMigrateWaitsInTurns(t *testing.T) {
 	}
 	later := pgtest.Later(t, map[string]string{"migrations/90001_note.sql": "-- +goose Up\nalter table ojs.job add column note text;\n"})
 	done := make(chan error, 1)
-	go func() { done <- pg.MigrateFrom(t.Context(), later, d.URL, pg.Up, nil) }()
+	go func() { done <- migrate.RunFrom(t.Context(), later, d.URL, migrate.Up, nil) }()
 	refusals := func() (n int) {
 		t.Helper()
 		const sql = "select xact_rollback from pg_stat_database where datname = current_database()"
@@ -299,7 +304,7 @@ func TestAMigrationThatFailsIsLocated(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			files := pgtest.Later(t, map[string]string{"migrations/90001_more.sql": c.text})
-			err := pg.MigrateFrom(t.Context(), files, d.URL, pg.Up, nil)
+			err := migrate.RunFrom(t.Context(), files, d.URL, migrate.Up, nil)
 			if err == nil || !strings.Contains(err.Error(), "90001_more.sql"+c.where) {
 				t.Errorf("it says %v, want 90001_more.sql%s", err, c.where)
 			}
@@ -312,7 +317,7 @@ func TestDownLeavesNothing(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	for range 2 { // what is not there can be taken back, too
-		migrate(t, d.URL, pg.Down)
+		migrateTo(t, d.URL, migrate.Down)
 		if left := pgtest.List[string](t, d.Pool, `
 			select oid::regclass::text from pg_class where relnamespace = 'public'::regnamespace
 			union all select nspname::text from pg_namespace where nspname = 'ojs'`); len(left) > 0 {
@@ -329,8 +334,8 @@ func TestASchemaWithoutRowsIsRefused(t *testing.T) {
 		if _, err := d.Pool.Exec(t.Context(), sql, pgx.QueryExecModeSimpleProtocol); err != nil {
 			t.Fatal(err)
 		}
-		err := pg.Migrate(t.Context(), d.URL, pg.Up, nil)
-		if !errors.Is(err, pg.ErrSchema) || !strings.Contains(err.Error(), "drop schema ojs cascade") {
+		err := migrate.Run(t.Context(), d.URL, migrate.Up, nil)
+		if !errors.Is(err, migrate.ErrSchema) || !strings.Contains(err.Error(), "drop schema ojs cascade") {
 			t.Errorf("%s: %v", sql, err)
 		}
 	}
@@ -348,23 +353,23 @@ func TestMigratePutsRight(t *testing.T) {
 		"a policy is missing":       {"drop policy functions on ojs.job", "1 policies"},
 	} {
 		pgtest.Exec(t, d.Pool, c.sql)
-		if err := opened.CheckSchema(t.Context()); !errors.Is(err, pg.ErrUnfit) || !strings.Contains(err.Error(), "ojs-pg migrate up") {
+		if err := migrate.CheckSchema(t.Context(), opened.Pool()); !errors.Is(err, migrate.ErrUnfit) || !strings.Contains(err.Error(), "ojs-pg migrate up") {
 			t.Errorf("%s: a server says %v", name, err)
 		}
 		if s, _ := status(t, d.URL); !strings.Contains(s.Unfit, c.lacks) {
 			t.Errorf("%s: the status is %q", name, s.Unfit)
 		}
-		migrate(t, d.URL, pg.Up)
-		if err := opened.CheckSchema(t.Context()); err != nil {
+		migrateTo(t, d.URL, migrate.Up)
+		if err := migrate.CheckSchema(t.Context(), opened.Pool()); err != nil {
 			t.Errorf("%s: afterwards a server says %v", name, err)
 		}
 	}
 	pgtest.Exec(t, d.Pool, "revoke execute on function ojs.enqueue_many from ojs_producer; grant select on ojs.settings to public",
 		pgx.QueryExecModeSimpleProtocol)
-	if err := opened.CheckSchema(t.Context()); err != nil {
+	if err := migrate.CheckSchema(t.Context(), opened.Pool()); err != nil {
 		t.Errorf("with a grant less: %v", err)
 	}
-	migrate(t, d.URL, pg.Up)
+	migrateTo(t, d.URL, migrate.Up)
 	if pgtest.One[bool](t, d.Pool, `select bool_or(has_function_privilege('ojs_producer', oid, 'execute')) from pg_proc
 		where proname = 'enqueue_many'`) {
 		t.Error("what was taken from producers is given back")
@@ -375,10 +380,10 @@ func TestMigratePutsRight(t *testing.T) {
 
 	// Objects cannot be made again.
 	pgtest.Exec(t, d.Pool, "drop function ojs.rebuild()")
-	if err := opened.CheckSchema(t.Context()); !errors.Is(err, pg.ErrUnfit) {
+	if err := migrate.CheckSchema(t.Context(), opened.Pool()); !errors.Is(err, migrate.ErrUnfit) {
 		t.Errorf("with a function less: %v", err)
 	}
-	err := pg.Migrate(t.Context(), d.URL, pg.Up, nil)
+	err := migrate.Run(t.Context(), d.URL, migrate.Up, nil)
 	if err == nil || !strings.Contains(err.Error(), "ojs.rebuild()") || !strings.Contains(err.Error(), "restore the dump again") {
 		t.Errorf("with a function less, migrate says %v", err)
 	}
@@ -390,7 +395,7 @@ func TestWhoMayNotPutRight(t *testing.T) {
 	d := pgtest.New(t)
 	pgtest.Exec(t, d.Pool, "drop policy functions on ojs.job")
 	url := d.LoginURL("weak", "in role ojs_owner nocreaterole")
-	if err := pg.Migrate(t.Context(), url, pg.Up, nil); err == nil || !strings.Contains(err.Error(), "as a superuser") {
+	if err := migrate.Run(t.Context(), url, migrate.Up, nil); err == nil || !strings.Contains(err.Error(), "as a superuser") {
 		t.Errorf("it says %v", err)
 	}
 }

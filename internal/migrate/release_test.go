@@ -1,4 +1,4 @@
-package pg_test
+package migrate_test
 
 import (
 	"compress/gzip"
@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/ojs-pg/ojs-pg/db"
-	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/migrate"
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
@@ -60,7 +60,7 @@ func testDumpOfARelease(t *testing.T, server *pgtest.Private, release, file stri
 	if len(promised) < 500 {
 		t.Fatalf("of the release only %d functions and columns are promised", len(promised))
 	}
-	if err := pg.Migrate(t.Context(), address, pg.Up, nil); err != nil {
+	if err := migrate.Run(t.Context(), address, migrate.Up, nil); err != nil {
 		t.Fatal(err)
 	}
 	kept := pgtest.List[string](t, conn, promises)

@@ -1,4 +1,7 @@
-package pg
+// Package migrate brings the schema of a database to this program's release: migrations of tables (db/migrations, goose) and after them the
+// functions and views (db/code), of which it applies the files that have changed. It also tells a server whether the schema fits
+// (CheckSchema), and makes again what a restore has left out.
+package migrate
 
 import (
 	"context"
@@ -18,6 +21,8 @@ import (
 	"github.com/pressly/goose/v3/lock"
 
 	"github.com/ojs-pg/ojs-pg/db"
+	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/sqlstate"
 )
 
 // Direction is where to migrate. There is no way back to an earlier release: that is a restore.
@@ -34,10 +39,10 @@ var (
 // with done equal to total.
 type Progress func(name string, done, total int64)
 
-// Migrate changes the schema of the database at url, whose role must be a superuser or have
+// Run changes the schema of the database at url, whose role must be a superuser or have
 // CREATEROLE and own the database. Several may run at once: they take turns.
-func Migrate(ctx context.Context, url string, direction Direction, progress Progress) error {
-	return MigrateFrom(ctx, OwnSource(), url, direction, progress)
+func Run(ctx context.Context, url string, direction Direction, progress Progress) error {
+	return RunFrom(ctx, OwnSource(), url, direction, progress)
 }
 
 // Source is what a schema is made from: files, the release they belong to, and the oldest one whose servers may run with them.
@@ -49,8 +54,8 @@ type Source struct {
 // OwnSource is what was compiled in.
 func OwnSource() Source { return Source{db.Files(), db.Code(), db.Release, db.NeedsServer} }
 
-// MigrateFrom is Migrate with other files, such as those of a release to come.
-func MigrateFrom(ctx context.Context, from Source, url string, direction Direction, progress Progress) error {
+// RunFrom is Run with other files, such as those of a release to come.
+func RunFrom(ctx context.Context, from Source, url string, direction Direction, progress Progress) error {
 	if progress == nil {
 		progress = func(string, int64, int64) {}
 	}
@@ -159,12 +164,10 @@ type migrator struct {
 }
 
 func newMigrator(url string, from Source) (*migrator, error) {
-	pool, _, err := parseURL(url) // the URL may be a server's, with settings of a pool
+	cfg, err := pg.ConnConfig(url)
 	if err != nil {
-		return nil, fmt.Errorf("read the database URL: %w", err)
+		return nil, err
 	}
-	cfg := pool.ConnConfig
-	detectLoss(&cfg.Config)
 	if cfg.RuntimeParams["application_name"] == "" {
 		cfg.RuntimeParams["application_name"] = "ojs-pg migrate"
 	}
@@ -229,10 +232,10 @@ func (m *migrator) lock(ctx context.Context) (unlock func(), err error) {
 	}
 	conn, err := m.db.Conn(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("connect to migrate: %w", explainRefusal(err))
+		return nil, fmt.Errorf("connect to migrate: %w", pg.ExplainRefusal(err))
 	}
 	// The lock belongs to a session.
-	err = conn.Raw(func(c any) error { return refusePooler(ctx, c.(*stdlib.Conn).Conn()) })
+	err = conn.Raw(func(c any) error { return pg.RefusePooler(ctx, c.(*stdlib.Conn).Conn()) })
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("connect to migrate: %w", err), conn.Close())
 	}
@@ -329,10 +332,7 @@ func (m *migrator) refuseEncoding(ctx context.Context) error {
 	if err := m.db.QueryRowContext(ctx, "show server_encoding").Scan(&encoding); err != nil {
 		return fmt.Errorf("read the encoding of the database: %w", err)
 	}
-	if encoding != "UTF8" {
-		return encodingError(encoding)
-	}
-	return nil
+	return pg.CheckEncoding(encoding)
 }
 
 // refuseChanged stops before new migrations are put on top of old ones that have changed
@@ -379,11 +379,9 @@ func (m *migrator) refuseWithoutRows(ctx context.Context) (err error) {
 // storedHash is the latest that the database has, and up to which version it goes; empty if it has none.
 func (m *migrator) storedHash(ctx context.Context) (hash string, version int64, err error) {
 	err = m.db.QueryRowContext(ctx, "select hash, version from ojs.schema_hash order by version desc limit 1").Scan(&hash, &version)
-	var pgErr *pgconn.PgError
 	switch {
-	case err == nil, errors.Is(err, sql.ErrNoRows):
-	case errors.As(err, &pgErr) && (pgErr.Code == invalidSchemaName || pgErr.Code == undefinedTable):
-	case errors.As(err, &pgErr) && pgErr.Code == undefinedColumn:
+	case err == nil, errors.Is(err, sql.ErrNoRows), sqlstate.In(err, sqlstate.InvalidSchemaName, sqlstate.UndefinedTable):
+	case sqlstate.In(err, sqlstate.UndefinedColumn):
 		return "", 0, fmt.Errorf("%w: %s", ErrSchema, recreateAdvice)
 	default:
 		return "", 0, fmt.Errorf("read the schema's hash: %w", explain(err))
@@ -393,8 +391,7 @@ func (m *migrator) storedHash(ctx context.Context) (hash string, version int64, 
 
 // lockConflict reports whether a lock of running work was in the way.
 func lockConflict(err error) bool {
-	var pgErr *pgconn.PgError
-	return errors.As(err, &pgErr) && (pgErr.Code == lockNotAvailable || pgErr.Code == deadlocked)
+	return sqlstate.In(err, sqlstate.LockNotAvailable, sqlstate.DeadlockDetected)
 }
 
 // announceChange lets servers know that a statement which does not fit the schema now may fit in a moment. A new schema has no servers.
@@ -477,8 +474,7 @@ func (f *failedStatement) untilFault() string {
 
 // explain adds what to do when the role is too weak.
 func explain(err error) error {
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) && pgErr.Code == insufficientPrivilege {
+	if sqlstate.In(err, sqlstate.InsufficientPrivilege) {
 		return fmt.Errorf("%w (migrations need a superuser, or a role with CREATEROLE that owns the database)", err)
 	}
 	return err

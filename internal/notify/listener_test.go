@@ -1,15 +1,23 @@
-package pg_test
+package notify_test
 
 import (
 	"context"
 	"log/slog"
+	"net"
+	"net/url"
+	"os"
 	"strings"
 	"sync"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ojs-pg/ojs-pg/internal/notify"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
+
+func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 
 type logWriter struct{ t *testing.T }
 
@@ -19,9 +27,9 @@ func (w logWriter) Write(line []byte) (int, error) {
 }
 
 // listener runs until the test ends, or until the returned function is called.
-func listener(t *testing.T, db *pg.DB, adjust ...func(*pg.Listener)) (*pg.Listener, func()) {
+func listener(t *testing.T, db *pg.DB, adjust ...func(*notify.Listener)) (*notify.Listener, func()) {
 	t.Helper()
-	l := pg.NewListener(db, slog.New(slog.NewTextHandler(logWriter{t}, nil)))
+	l := notify.New(db, slog.New(slog.NewTextHandler(logWriter{t}, nil)))
 	for _, f := range adjust {
 		f(l)
 	}
@@ -38,11 +46,11 @@ func listener(t *testing.T, db *pg.DB, adjust ...func(*pg.Listener)) (*pg.Listen
 
 // waiter is a subscription whose wakes can be received. Wakes that come before one is received are one.
 type waiter struct {
-	*pg.Subscription
+	*notify.Subscription
 	c chan struct{}
 }
 
-func subscribe(l *pg.Listener, queues ...string) waiter {
+func subscribe(l *notify.Listener, queues ...string) waiter {
 	c := make(chan struct{}, 1)
 	wake := func() {
 		select {
@@ -58,7 +66,7 @@ func subscribe(l *pg.Listener, queues ...string) waiter {
 }
 
 // settled subscribes, and returns when nothing but a commit can wake any more.
-func settled(t *testing.T, d *pgtest.DB, l *pg.Listener, queues ...string) waiter {
+func settled(t *testing.T, d *pgtest.DB, l *notify.Listener, queues ...string) waiter {
 	t.Helper()
 	w := subscribe(l, queues...)
 	heard(t, w)
@@ -179,7 +187,7 @@ func TestListenerReconnects(t *testing.T) {
 func TestRegistrationsAreKeptAndWithdrawn(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
-	l, stop := listener(t, d.Open(), (*pg.Listener).Impatient)
+	l, stop := listener(t, d.Open(), (*notify.Listener).Impatient)
 	w := subscribe(l, "a")
 	heard(t, w)
 
@@ -218,7 +226,7 @@ func TestRegistrationsAreKeptAndWithdrawn(t *testing.T) {
 func TestManyWaiters(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
-	l, _ := listener(t, d.Open(), (*pg.Listener).Impatient)
+	l, _ := listener(t, d.Open(), (*notify.Listener).Impatient)
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
@@ -272,4 +280,135 @@ func TestWaitingWithoutRegistration(t *testing.T) {
 		t.Error("commits are said to be heard of")
 	}
 	stop()
+}
+
+// The first connection is established, and then nothing answers; the second one works.
+func TestTheListenerTriesAgainWhenASessionHangs(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	db, err := pg.Open(t.Context(), pg.Config{URL: d.ServiceURL, ListenURL: pgtest.SilentWay(t, d.ServiceURL, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	l, _ := listener(t, db, (*notify.Listener).Hasty)
+	w := subscribe(l, "a")
+	heard(t, w)
+}
+
+// The time to begin to listen does not count while hosts that do not answer are passed over.
+func TestTheListenerReachesTheLastHost(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { silent.Close() })
+	address, err := url.Parse(d.ServiceURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	address.Host = silent.Addr().String() + "," + address.Host
+	query := address.Query()
+	query.Set("connect_timeout", "1") // more than the time to begin to listen
+	address.RawQuery = query.Encode()
+	db, err := pg.Open(t.Context(), pg.Config{URL: d.ServiceURL, ListenURL: address.String()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	l, _ := listener(t, db, (*notify.Listener).Hasty)
+	pgtest.Eventually(t, "the listener is connected", func() bool { return l.Backend() != 0 })
+}
+
+func TestFunctionsMayShareAToken(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	l, _ := listener(t, d.Open())
+	heard(t, subscribe(l, "a"))
+	first, second := make(chan struct{}, 10), make(chan struct{}, 10)
+	stop := l.OnToken("both", func() { first <- struct{}{} })
+	defer l.OnToken("both", func() { second <- struct{}{} })()
+	pgtest.Exec(t, d.Pool, "select pg_notify('ojs_wake', 'both')")
+	<-first
+	<-second
+	stop()
+	pgtest.Exec(t, d.Pool, "select pg_notify('ojs_wake', 'both')")
+	<-second
+	if len(first) > 0 {
+		t.Error("called after it was stopped")
+	}
+}
+
+// A mistake in a function that the listener calls ends neither what hears of commits nor what registers queues.
+func TestAListenerThatPanicsGoesOn(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	log := &pgtest.Log{}
+	l := notify.New(d.Open(), slog.New(slog.NewTextHandler(log, nil)))
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { l.Run(ctx) })
+	t.Cleanup(func() {
+		cancel()
+		running.Wait()
+	})
+
+	// Registered by maintain, which wakes those who wait.
+	woken := make(chan struct{}, 1)
+	var once sync.Once
+	s, _ := l.Subscribe([]string{"a"}, func() {
+		once.Do(func() { panic("a mistake when woken") })
+		select {
+		case woken <- struct{}{}:
+		default:
+		}
+	})
+	w := waiter{s, woken}
+	heard(t, w)
+	b := subscribe(l, "b")
+	heard(t, b)
+
+	// Called by the connection.
+	var first sync.Once
+	defer l.OnToken("boom", func() { first.Do(func() { panic("a mistake when notified") }) })()
+	pgtest.Exec(t, d.Pool, "select pg_notify('ojs_wake', 'boom')")
+	receive(t, b) // the connection is lost
+	heard(t, b)
+	pgtest.Exec(t, d.Pool, "select ojs.enqueue('x', p_queue => 'b')")
+	receive(t, b)
+	for _, text := range []string{"a mistake when woken", "a mistake when notified"} {
+		pgtest.Eventually(t, text+" is logged", func() bool { return strings.Contains(log.String(), text) })
+	}
+}
+
+// value is that of the one series of a collector.
+func value(t *testing.T, c prometheus.Collector) float64 {
+	t.Helper()
+	all := prometheus.NewRegistry()
+	all.MustRegister(c)
+	families, err := all.Gather()
+	if err != nil || len(families) != 1 || len(families[0].Metric) != 1 {
+		t.Fatalf("%v, %v: want one series", families, err)
+	}
+	return families[0].Metric[0].GetGauge().GetValue()
+}
+
+func TestMetricsOfTheListener(t *testing.T) {
+	t.Parallel()
+	listener := notify.New(pgtest.New(t).Open(), slog.New(slog.DiscardHandler))
+	connections := listener.Metrics()[0]
+	if n := value(t, connections); n != 0 {
+		t.Errorf("%v connections before it runs", n)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { listener.Run(ctx) })
+	pgtest.Eventually(t, "it listens", func() bool { return value(t, connections) == 1 })
+	stop()
+	running.Wait()
+	if n := value(t, connections); n != 0 {
+		t.Errorf("%v connections after it ran", n)
+	}
 }

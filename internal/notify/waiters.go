@@ -1,4 +1,4 @@
-package pg
+package notify
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ojs-pg/ojs-pg/internal/guard"
+	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
@@ -18,6 +19,7 @@ const (
 	lapsedAfter     = 50 * time.Second
 	withdrawAfter   = time.Second
 	registerTimeout = 5 * time.Second
+	farewellTimeout = 2 * time.Second // to withdraw all registrations when the server stops
 	crossingFirst   = 5 * time.Millisecond
 	crossingLast    = 5 * time.Second
 )
@@ -256,7 +258,7 @@ func (l *Listener) pending(now time.Time) (add, drop []string, next time.Duratio
 // register inserts the rows of ojs.waiter that make commits of these queues notify this server. It
 // wakes the subscriptions to queues that were not registered, and returns them.
 func (l *Listener) register(ctx context.Context, names []string) (wakeSet, error) {
-	ctx, cancel := context.WithTimeout(Unchecked(ctx), registerTimeout)
+	ctx, cancel := context.WithTimeout(pg.Unchecked(ctx), registerTimeout)
 	defer cancel()
 	began := time.Now()
 	l.mu.Lock()
@@ -340,7 +342,7 @@ func (l *Listener) openTransactions(ctx context.Context) ([]uint64, error) {
 // recheckCrossing asks whether a transaction that crossed a registration has ended. If it brought a
 // job, it notified nobody.
 func (l *Listener) recheckCrossing(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(Unchecked(ctx), registerTimeout)
+	ctx, cancel := context.WithTimeout(pg.Unchecked(ctx), registerTimeout)
 	defer cancel()
 	now, err := l.openTransactions(ctx)
 	if err != nil {
@@ -399,7 +401,7 @@ func (l *Listener) withdrawAll(ctx context.Context) {
 	}
 	clear(l.byToken)
 	l.mu.Unlock()
-	l.dropWaiters(ctx, registered, closeTimeout)
+	l.dropWaiters(ctx, registered, farewellTimeout)
 }
 
 // dropWaiters deletes registrations. It needs no second try, because a registration lapses by

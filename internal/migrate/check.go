@@ -1,0 +1,112 @@
+package migrate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/ojs-pg/ojs-pg/db"
+	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
+	"github.com/ojs-pg/ojs-pg/internal/sqlstate"
+)
+
+// ErrSchema means that the database does not hold the schema this program was built for.
+var ErrSchema = errors.New("the database does not have this program's schema")
+
+// ErrRelease is an ErrSchema that goes by itself when the other half of an upgrade is done: the schema is of a release that this program
+// may not run with.
+var ErrRelease = fmt.Errorf("%w", ErrSchema)
+
+const checkTimeout = 10 * time.Second
+
+// CheckSchema compares the schema with the one compiled in, within 10 s; its error says what to do. A schema of a later release is accepted
+// if it says that servers of this one may run with it.
+func CheckSchema(ctx context.Context, pool *pgxpool.Pool) error {
+	return checkSchema(ctx, pool, checkTimeout)
+}
+
+func checkSchema(ctx context.Context, pool *pgxpool.Pool, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	queries := sqlcgen.New(pool)
+	hash, err := queries.SchemaHashes(ctx, db.Version())
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) {
+		switch pgErr.Code {
+		case sqlstate.InvalidSchemaName, sqlstate.UndefinedFunction:
+			return fmt.Errorf("%w: there is none yet. Run: ojs-pg migrate up", ErrSchema)
+		case sqlstate.InsufficientPrivilege:
+			return denied(ctx, pool, pgErr)
+		}
+	}
+	switch {
+	case err != nil:
+		return fmt.Errorf("read the schema's hash: %w", err)
+	case hash.Stored == "":
+		return fmt.Errorf("%w: %s", ErrSchema, emptyAdvice)
+	case hash.AtVersion == "":
+		return fmt.Errorf("%w: it lacks the latest migrations. Run: ojs-pg migrate up", ErrRelease)
+	case hash.AtVersion != db.Hash():
+		return fmt.Errorf("%w: %s", ErrSchema, recreateAdvice)
+	}
+	if err := fits(queries.SchemaRelease(ctx)); err != nil {
+		return err
+	}
+	return checkFit(ctx, pool)
+}
+
+// fits says whether this program's servers may run with the functions that the database has.
+func fits(has sqlcgen.SchemaReleaseRow, err error) error {
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return fmt.Errorf("%w: it lacks its functions. Run: ojs-pg migrate up", ErrRelease)
+	case err != nil:
+		return fmt.Errorf("read the schema's release: %w", err)
+	case db.CompareReleases(db.Release, has.NeedsServer) < 0:
+		return fmt.Errorf("%w: it is of release %s, which needs servers of release %s or later, and this one is of %s. Start a later one",
+			ErrRelease, has.Release, has.NeedsServer, db.Release)
+	case db.CompareReleases(has.Release, db.Release) < 0:
+		return fmt.Errorf("%w: it is of release %s, and this program of %s. Run: ojs-pg migrate up", ErrRelease, has.Release, db.Release)
+	case has.Release == db.Release && has.CodeHash != db.OwnCodeHash():
+		return fmt.Errorf("%w: its functions are of another build of release %s. Run: ojs-pg migrate up", ErrRelease, db.Release)
+	}
+	return nil
+}
+
+const recreateAdvice = "its tables were made by a build before the first release. Its jobs can be carried over (docs/upgrade.md). " +
+	`To begin anew, which deletes all jobs: psql -c "drop schema ojs cascade", then: ojs-pg migrate up`
+
+const emptyAdvice = "there is a schema ojs without the rows that belong to it, as a dump of the schema alone makes it (pg_dump -s). " +
+	`Take an empty database, or drop the schema: psql -c "drop schema ojs cascade". Then: ojs-pg migrate up`
+
+// checkFit looks whether a restore has left out what servers cannot be without.
+func checkFit(ctx context.Context, pool *pgxpool.Pool) error {
+	what, err := sqlcgen.New(pool).Unfit(ctx)
+	var pgErr *pgconn.PgError
+	switch {
+	case errors.As(err, &pgErr) && pgErr.Code == sqlstate.InsufficientPrivilege:
+		return denied(ctx, pool, pgErr)
+	case err != nil:
+		return fmt.Errorf("look at owners and grants: %w", err)
+	case what != "":
+		return fmt.Errorf("%w (%s). %s", ErrUnfit, what, unfitAdvice)
+	}
+	return nil
+}
+
+// denied says whose fault it is that the role may not use the schema: it is no member of its group, or its group may not, either.
+func denied(ctx context.Context, pool *pgxpool.Pool, refused *pgconn.PgError) error {
+	var closed bool
+	err := pool.QueryRow(ctx, `
+		select coalesce(pg_has_role(g, 'usage') or not has_schema_privilege(g, 'ojs', 'usage'), true)
+		from (select to_regrole('ojs_service')::oid) r(g)`).Scan(&closed)
+	if err == nil && closed {
+		return fmt.Errorf("%w (%s). %s", ErrUnfit, refused.Message, unfitAdvice)
+	}
+	return fmt.Errorf("%w, or its role may not use it: grant ojs_service to the role in DATABASE_URL (%s)", ErrSchema, refused.Message)
+}

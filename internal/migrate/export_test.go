@@ -1,0 +1,4 @@
+package migrate
+
+// CheckSchemaWithin is CheckSchema with another bound.
+var CheckSchemaWithin = checkSchema
