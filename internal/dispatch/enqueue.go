@@ -86,7 +86,7 @@ const (
 // hold what is left of it.
 func busy(err error) bool {
 	var known *pg.Error
-	return errors.As(err, &known) && known.Details["busy"] == true
+	return errors.As(err, &known) && known.Busy()
 }
 
 // enqueueBy enqueues one job through a batcher. sent is false if ctx ended before the statement was

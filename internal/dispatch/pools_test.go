@@ -54,7 +54,7 @@ func TestRequestsOfWorkersInPools(t *testing.T) {
 		t.Errorf("in another pool: %v", err)
 	}
 	_, err = b.Fetch(t.Context(), Fetch{Queues: []string{"a"}, Count: 1, WorkerID: "in-b"})
-	if !errors.As(err, &refused) || refused.Details["field"] != "queues" {
+	if !errors.As(err, &refused) || refused.Field != "queues" {
 		t.Errorf("no queue of the pool: %v", err)
 	}
 }

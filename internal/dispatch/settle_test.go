@@ -64,7 +64,7 @@ func TestSettlementsShareAStatementAndEachHasItsOwnResult(t *testing.T) {
 				t.Errorf("settlement %d: %+v", i, r)
 			}
 			var known *pg.Error
-			if errors.As(r[0].Err, &known) && known.Details["field"] != "lease" {
+			if errors.As(r[0].Err, &known) && known.Field != "lease" {
 				t.Errorf("settlement %d: %+v", i, known)
 			}
 		}

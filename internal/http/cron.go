@@ -155,15 +155,15 @@ func (s *Server) putCron(c echo.Context) error {
 	if err := s.forCron(c, name); err != nil {
 		return err
 	}
+	ofJobs := spellJobs(nil, []*jsonbody.Object{job}, headerName, false)
+	spelledBy(c, func(problem *pg.Error) string {
+		if cronAttributes[problem.Field] {
+			return ""
+		}
+		return ofJobs(problem)
+	})
 	row, err := patiently(s, c, (*sqlcgen.Queries).PutCron, params)
 	if err != nil {
-		err = s.db.Err(err)
-		var known *pg.Error
-		if errors.As(err, &known) {
-			if field, _ := known.Details["field"].(string); !cronAttributes[field] {
-				relocate(known, nil, []*jsonbody.Object{job}, headerName, false)
-			}
-		}
 		return err
 	}
 	status := http.StatusCreated

@@ -43,7 +43,7 @@ func (s *Server) enqueue(c echo.Context) error {
 		}
 	}
 	if err != nil {
-		relocate(err, key, []*jsonbody.Object{req}, headerName, false)
+		spelledBy(c, spellJobs(key, []*jsonbody.Object{req}, headerName, false))
 		return err
 	}
 	c.Response().Header().Set(echo.HeaderLocation, "/ojs/v1/jobs/"+row.ID)
@@ -94,8 +94,7 @@ func (s *Server) enqueueBatch(c echo.Context) error {
 		rows, err = s.enqueueOnce(c, key, jobs, header)
 	}
 	if err != nil {
-		err = s.db.Err(err)
-		relocate(err, key, sent, headerName, true)
+		spelledBy(c, spellJobs(key, sent, headerName, true))
 		return err
 	}
 	s.pressure(c, queuesOf(jobs)...)
@@ -132,7 +131,7 @@ func readJobs(items []jsonbody.Member, header *string, headerName string) (sent 
 func atIndex(err error, i int) error {
 	var known *pg.Error
 	if errors.As(err, &known) {
-		known.Details["index"] = i
+		known.Index = &i
 	}
 	return err
 }

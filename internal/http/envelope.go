@@ -1,10 +1,7 @@
 package httpapi
 
 import (
-	"errors"
 	"math"
-	"net/http"
-	"regexp"
 	"strings"
 	"time"
 
@@ -114,9 +111,7 @@ func (e *envelope) core() {
 	if e.Args == nil {
 		job.Missing("args")
 	} else if got := jsonbody.Kind(e.Args); got != "array" {
-		err := problems.Invalid(job.At("args"), "must be an array, not %s", got)
-		err.Details["expected"], err.Details["received"] = "array", got
-		job.Fail(err)
+		job.Fail(problems.Invalid(job.At("args"), "must be an array, not %s", got).Tell("expected", "array").Tell("received", got))
 	}
 	e.ID = job.ID("id")
 	job.Text("schema") // an unknown attribute to this server, but the core says it is a string
@@ -271,10 +266,8 @@ func (e *envelope) tenant(metas []*jsonbody.Object, header *string, headerName s
 		case v == "":
 			e.job.Fail(problems.Invalid(at, "must not be empty"))
 		case header != nil && v != *header:
-			err := problems.Refuse(problems.CodeTenantMismatch, at, "%s is %q but the header %s says %q", at, problems.Clip(v),
-				headerName, *header)
-			err.Details["tenant_id"] = *header
-			e.job.Fail(err)
+			e.job.Fail(problems.Refuse(problems.CodeTenantMismatch, at, "%s is %q but the header %s says %q", at, problems.Clip(v),
+				headerName, *header).Tell("tenant_id", *header))
 		}
 		return &v
 	}
@@ -316,9 +309,8 @@ func (e *envelope) leftovers() {
 func noTenant(o *jsonbody.Object) {
 	for _, name := range [...]string{"tenant", "tenant_id"} {
 		if o.Raw(name) != nil {
-			err := problems.Invalid(o.At(name), "is not known; meta.tenant_id, or the header %s, is probably meant", names.TenantHeader)
-			err.Details["meant"] = "meta.tenant_id"
-			o.Fail(err)
+			o.Fail(problems.Invalid(o.At(name), "is not known; meta.tenant_id, or the header %s, is probably meant", names.TenantHeader).
+				Tell("meant", "meta.tenant_id"))
 		}
 	}
 }
@@ -363,48 +355,22 @@ func locate(job *jsonbody.Object, header string, field string) string {
 	return job.At(first) + rest
 }
 
-// relocate changes an error of ojs.enqueue_rows or ojs.enqueue_once so that it names the field as
-// the client wrote it. key may be nil. batch says that the client sent a list of jobs.
-func relocate(err error, key *idempotency, jobs []*jsonbody.Object, header string, batch bool) {
-	var known *pg.Error
-	if !errors.As(err, &known) || known.Status >= http.StatusInternalServerError {
-		return
-	}
-	index, one := number(known.Details["index"])
-	if batch && !one {
-		index = -1 // the error is about all of them
-	} else if !batch {
-		index = 0 // an index counts jobs of other clients, too, with which the job was sent to SQL
-		delete(known.Details, "index")
-	}
-	field, _ := known.Details["field"].(string)
-	switch {
-	case key != nil && field == idempotencyField:
-		known.Details["field"] = key.field
-	case field != "" && index >= 0 && index < len(jobs):
-		said := amongJobs.ReplaceAllString(known.Message, "")
-		at := locate(jobs[index], header, field)
-		if !batch && known.Fault == "" && said != known.Message {
-			known.Details["field"], known.Message = at, said
-			return
+// spellJobs returns the spelling of the fields of jobs. key may be nil. batch says that the client sent a list of jobs; without it, an index
+// that SQL tells is cleared, because it also counts jobs of other clients with which the job was sent to SQL.
+func spellJobs(key *idempotency, jobs []*jsonbody.Object, header string, batch bool) spelling {
+	return func(problem *pg.Error) (path string) {
+		index := 0
+		if !batch {
+			problem.Index = nil
+		} else if problem.Index != nil {
+			index = *problem.Index
 		}
-		locateField(known, at)
+		switch {
+		case key != nil && problem.Field == idempotencyField:
+			return key.field
+		case batch && problem.Index == nil, problem.Field == "", index >= len(jobs):
+			return "" // the error is about all of them
+		}
+		return locate(jobs[index], header, problem.Field)
 	}
-}
-
-// amongJobs matches the start of a message about one of several jobs. The only job of a request
-// gets it, too, if it was sent to SQL together with jobs of other clients.
-var amongJobs = regexp.MustCompile(`^jobs\[\d+\]: `)
-
-// number returns v as an int, and whether it is a number.
-func number(v any) (int, bool) {
-	switch v := v.(type) {
-	case float64:
-		return int(v), true
-	case int:
-		return v, true
-	case int64:
-		return int(v), true
-	}
-	return 0, false
 }

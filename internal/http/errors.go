@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -69,9 +70,7 @@ func (p *problemWriter) write(err error, c echo.Context) {
 		// The client has probably gone. But without a status the answer would be an empty 200.
 		err = &pg.Error{Code: problems.CodeAway, Message: "the request ended before there was an answer", Err: err}
 	}
-	problem := p.classify(err)
-	concealDepth(c, problem)
-	p.nameHeader(problem, r.Header)
+	problem := p.explain(c, err)
 	level := slog.LevelDebug
 	switch {
 	case problem.Status < 500 || left || problem.Status == http.StatusNotImplemented || problem.Status == http.StatusInsufficientStorage:
@@ -104,37 +103,72 @@ func limitHeaders(h http.Header, problem *pg.Error) {
 	if problem.Status != http.StatusTooManyRequests && problem.Status != http.StatusInsufficientStorage {
 		return
 	}
-	set := func(header, detail string) {
-		if n, ok := problem.Details[detail].(float64); ok {
-			h.Set(header, strconv.FormatFloat(n, 'f', -1, 64))
+	set := func(header string, value *float64) {
+		if value != nil {
+			h.Set(header, strconv.FormatFloat(*value, 'f', -1, 64))
 		}
 	}
-	set("Retry-After", "retry_after")
-	set("X-OJS-Queue-Depth", "depth")
-	set("X-OJS-Queue-Bound", "bound")
-	limit, _ := problem.Details["limit"].(string)
-	used, ok := problem.Details["current"].(float64)
-	if most, known := problem.Details["maximum"].(float64); ok && known {
-		h.Set("OJS-Quota", fmt.Sprintf("%s,used=%.0f,limit=%.0f", limit, used, most))
-		if limit == "max_enqueue_rate" {
-			h.Set("X-RateLimit-Limit", fmt.Sprintf("%.0f", most))
-			h.Set("X-RateLimit-Remaining", fmt.Sprintf("%.0f", max(0, most-used)))
-			set("X-RateLimit-Reset", "retry_after")
+	l := problem.Limit()
+	set("Retry-After", l.RetryAfter)
+	set("X-OJS-Queue-Depth", l.Depth)
+	set("X-OJS-Queue-Bound", l.Bound)
+	if l.Current != nil && l.Maximum != nil {
+		h.Set("OJS-Quota", fmt.Sprintf("%s,used=%.0f,limit=%.0f", l.Name, *l.Current, *l.Maximum))
+		if l.Name == "max_enqueue_rate" {
+			h.Set("X-RateLimit-Limit", fmt.Sprintf("%.0f", *l.Maximum))
+			h.Set("X-RateLimit-Remaining", fmt.Sprintf("%.0f", max(0, *l.Maximum-*l.Current)))
+			set("X-RateLimit-Reset", l.RetryAfter)
 		}
 	}
-	depth, _ := problem.Details["depth"].(float64)
-	if bound, ok := problem.Details["bound"].(float64); ok && bound > 0 {
-		h.Set("X-OJS-Queue-Pressure", usedUp(depth, bound))
+	if l.Depth != nil && l.Bound != nil && *l.Bound > 0 {
+		h.Set("X-OJS-Queue-Pressure", usedUp(*l.Depth, *l.Bound))
 	}
 }
 
-// concealDepth replaces the depth of a full queue by its bound for a tenant, which must not learn
-// how many jobs other tenants have in the queue.
-func concealDepth(c echo.Context, problem *pg.Error) {
+// explain returns an error as the client gets it: with its code and status, its field named as the client wrote it, and without what a
+// tenant must not learn.
+func (p *problemWriter) explain(c echo.Context, err error) *pg.Error {
+	problem := p.classify(err)
 	if _, told := problem.Details["depth"]; told && isTenants(c) {
+		// How many jobs other tenants have in the queue.
+		problem.Details = maps.Clone(problem.Details)
 		problem.Details["depth"] = problem.Details["bound"]
 	}
+	p.spell(c, problem)
+	return problem
 }
+
+// spell puts what the client wrote into an error that names a parameter of a SQL function.
+func (p *problemWriter) spell(c echo.Context, problem *pg.Error) {
+	p.tenant.rename(problem)
+	path := ""
+	if r, begun := c.Get(requestKey).(*request); begun && r.spelling != nil && problem.SQLState != "" {
+		path = r.spelling(problem)
+	}
+	if path == "" && problem.Field == "tenant" && problem.Details["meant"] == nil {
+		if _, header, err := p.tenant.read(c.Request().Header); err == nil {
+			path = header
+		}
+	}
+	said := amongJobs.ReplaceAllString(problem.Message, "")
+	among := said != problem.Message
+	if among && problem.Index == nil {
+		problem.Message = said
+	}
+	switch {
+	case path == "":
+		return
+	case problem.Fault != "":
+		problem.Message = path + " " + problem.Fault
+	case !among || problem.Index != nil:
+		problem.Message = path + ": " + said
+	}
+	problem.Field = path
+}
+
+// amongJobs matches the start of a message about one of several jobs. The only job of a request gets it, too, if it was sent to SQL together
+// with jobs of other clients.
+var amongJobs = regexp.MustCompile(`^jobs\[\d+\]: `)
 
 // about returns attributes for the log: the caller of a request, and the tenant, queue or job that
 // its headers and its path name. It does not read the body.
@@ -157,43 +191,24 @@ func (p *problemWriter) about(c echo.Context) (attrs []any) {
 	return attrs
 }
 
-// nameHeader puts the header's name into an error about the tenant, where SQL has the name of its
-// own parameter.
-func (p *problemWriter) nameHeader(problem *pg.Error, h http.Header) {
-	p.tenant.rename(problem)
-	if _, header, err := p.tenant.read(h); err == nil && header != "" && problem.Details["field"] == "tenant" &&
-		problem.Details["meant"] == nil {
-		locateField(problem, header)
-	}
-}
-
-// locateField puts the path of a field, as the client wrote it, into an error.
-func locateField(problem *pg.Error, path string) {
-	problem.Details["field"] = path
-	if problem.Fault != "" {
-		problem.Message = path + " " + problem.Fault
-	} else {
-		problem.Message = path + ": " + problem.Message
-	}
-}
-
 // problemBody returns the OJS error object. The details also stand directly under error, because
 // the specifications name some of them there.
 func problemBody(p *pg.Error, requestID string) map[string]any {
-	body := map[string]any{}
-	for k, v := range p.Details {
-		body[k] = v
+	details := map[string]any{}
+	maps.Copy(details, p.Details)
+	if p.Index != nil {
+		details["index"] = *p.Index
 	}
-	delete(body, "field")
+	body := maps.Clone(details)
+	if p.Field != "" {
+		details["field"] = p.Field
+	}
 	body["code"] = p.Code
 	body["message"] = p.Message
 	body["retryable"] = p.Retryable
 	body["request_id"] = requestID
 	body["docs_url"] = docsURL
-	body["details"] = p.Details
-	if p.Details == nil {
-		body["details"] = map[string]any{}
-	}
+	body["details"] = details
 	if p.Hint != "" {
 		body["hint"] = p.Hint
 	}
@@ -230,7 +245,8 @@ func (p *problemWriter) classify(err error) *pg.Error {
 		}
 	}
 	if out.Status == http.StatusInternalServerError {
-		out.Message, out.Hint, out.Details = "internal error; the server's log has it under the request id", "", nil
+		out.Message, out.Hint = "internal error; the server's log has it under the request id", ""
+		out.Field, out.Fault, out.Index, out.Details = "", "", nil, nil
 	}
 	return &out
 }

@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"encoding/json"
-	"errors"
 	"net/http"
 	"strings"
 
@@ -178,20 +177,14 @@ func (r *limitsRequest) Check(o *jsonbody.Object) {
 	r.Limits, _ = json.Marshal(limits)
 }
 
-// underLimits changes an error about a limit that the client wrote under limits, so that it names
-// that path. limits is what the client wrote there.
-func (s *Server) underLimits(err error, limits json.RawMessage) error {
-	var known *pg.Error
-	if len(limits) == 0 || !errors.As(s.db.Err(err), &known) {
-		return err
-	}
+// underLimits returns the path of a limit that the client wrote under limits, or "" if it did not. limits is what the client wrote there.
+func underLimits(problem *pg.Error, limits json.RawMessage) (path string) {
 	var fields map[string]json.RawMessage
-	field, _ := known.Details["field"].(string)
-	name, _, _ := strings.Cut(field, ".")
-	if err := json.Unmarshal(limits, &fields); err == nil && fields[name] != nil {
-		locateField(known, "limits."+field)
+	name, _, _ := strings.Cut(problem.Field, ".")
+	if len(limits) > 0 && json.Unmarshal(limits, &fields) == nil && fields[name] != nil {
+		return "limits." + problem.Field
 	}
-	return known
+	return ""
 }
 
 // limitTenant sets limits of the tenant that the path names. If the body names a queue, they hold
@@ -212,11 +205,12 @@ func (s *Server) limitTenant(c echo.Context) error {
 		return problems.Invalid("tenant", "is not the one of the path")
 	}
 	giveReason(c, req.Reason)
+	spelledBy(c, func(problem *pg.Error) string { return underLimits(problem, req.under) })
 	limits, err := patiently(s, c, (*sqlcgen.Queries).ConfigureLimits, sqlcgen.ConfigureLimitsParams{
 		Tenant: *of.Tenant, Limits: req.Limits, Queue: req.Queue, Reason: req.Reason,
 	})
 	if err != nil {
-		return s.underLimits(err, req.under)
+		return err
 	}
 	s.refreshBounds(s.queryContext(c))
 	shown, err := shownLimits(limits, false)

@@ -49,20 +49,19 @@ func (s *Server) enqueueEach(c echo.Context, sent []*jsonbody.Object, jobs []*di
 	}
 	status, made := http.StatusCreated, make([]sqlcgen.OjsJob, 0, len(jobs))
 	results, problems := make([]map[string]any, len(jobs)), make([]*pg.Error, 0, len(jobs))
+	spelledBy(c, spellJobs(nil, sent, headerName, true))
 	for i, outcome := range outcomes {
 		if outcome.Err == nil {
 			made = append(made, outcome.Job)
 			results[i] = map[string]any{"index": i, "status": "created", "id": outcome.Job.ID}
 			continue
 		}
-		problem := s.problems.classify(outcome.Err)
-		concealDepth(c, problem)
-		relocate(problem, nil, sent, headerName, true)
+		problem := s.problems.explain(c, outcome.Err)
 		status, problems = http.StatusMultiStatus, append(problems, problem)
 		results[i] = map[string]any{"index": i, "status": "failed", "error": problemBody(problem, requestID(c))}
 	}
 	if len(made) == 0 {
-		return problems[0]
+		return outcomes[0].Err
 	}
 	for _, problem := range problems {
 		s.problems.refused.count(problem)

@@ -288,7 +288,7 @@ func (s *Server) createQueue(c echo.Context) error {
 	}
 	config, err := s.configure(c, sqlcgen.ConfigureQueueParams{Queue: req.Name, Config: req.Config, IsNew: true}, "config")
 	var known *pg.Error
-	if errors.As(err, &known) && known.Code == problems.CodeDuplicate {
+	if errors.As(s.db.Err(err), &known) && known.Code == problems.CodeDuplicate {
 		return problems.Refuse(problems.CodeDuplicate, "name", "queue %s exists; change it with PUT /ojs/v1/queues/%[1]s/config", req.Name)
 	}
 	if err != nil {
@@ -301,16 +301,16 @@ func (s *Server) createQueue(c echo.Context) error {
 // configure stores a configuration and returns the one that holds now. path is where the
 // configuration stands in the request, for errors.
 func (s *Server) configure(c echo.Context, params sqlcgen.ConfigureQueueParams, path string) (sqlcgen.QueueConfigRow, error) {
-	row, err := patiently(s, c, (*sqlcgen.Queries).ConfigureQueue, params)
-	if err != nil {
-		err = s.db.Err(err)
-		var known *pg.Error
-		if errors.As(err, &known) && path != "" {
-			if field, ok := known.Details["field"].(string); ok {
-				known.Details["field"] = path + "." + field
+	if path != "" {
+		spelledBy(c, func(problem *pg.Error) string {
+			if problem.Field == "" {
+				return ""
 			}
-		}
-	} else {
+			return path + "." + problem.Field
+		})
+	}
+	row, err := patiently(s, c, (*sqlcgen.Queries).ConfigureQueue, params)
+	if err == nil {
 		s.refreshBounds(s.queryContext(c))
 	}
 	return sqlcgen.QueueConfigRow(row), err

@@ -32,17 +32,17 @@ const noteAfter = time.Second
 // count counts an error that a limit has caused, and ignores others. All refusals within noteAfter
 // are noted together.
 func (r *refusals) count(problem *pg.Error) {
-	var of refusal
-	switch of.tenant, _ = problem.Details["tenant_id"].(string); problem.Code {
+	l := problem.Limit()
+	of := refusal{tenant: l.Tenant, queue: l.Queue}
+	switch problem.Code {
 	case problems.CodeLimit:
-		of.resource, _ = problem.Details["limit"].(string)
+		of.resource = l.Name
 	case problems.CodeQueueFull:
 		of.resource = "max_depth"
 	}
 	if of.resource == "" {
 		return
 	}
-	of.queue, _ = problem.Details["queue"].(string)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.counts == nil {

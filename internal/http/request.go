@@ -99,6 +99,8 @@ type request struct {
 	header string // name of the header that named the tenant
 	reason string // of a change, for the audit trail
 
+	spelling spelling // of fields in errors of SQL; nil: as SQL names them
+
 	ctx    context.Context // of the request's database calls; nil before the first (queryContext)
 	cancel context.CancelFunc
 }
@@ -123,12 +125,19 @@ func (s *Server) begin(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
+// spelling returns the path at which a client wrote the field that an error of SQL is about; "" leaves the error's field as it is. A handler
+// whose SQL functions name fields otherwise than its route sets one (spelledBy) before it calls them.
+type spelling func(problem *pg.Error) (path string)
+
+// spelledBy sets the spelling of a request's errors.
+func spelledBy(c echo.Context, s spelling) { requestOf(c).spelling = s }
+
 // asBound returns err as the bearer of a tenant's credential gets it: TENANT_MISMATCH becomes
 // TENANT_ACCESS_DENIED, because naming another tenant is then denied, and not a mistake of form.
 func asBound(c echo.Context, err error) error {
 	var problem *pg.Error
 	if p := principalOf(c); p != nil && p.Tenant != nil && errors.As(err, &problem) && problem.Code == problems.CodeTenantMismatch {
-		return &pg.Error{Code: problems.CodeTenantAccessDenied, Message: "the credential is another tenant's", Details: problem.Details}
+		return &pg.Error{Code: problems.CodeTenantAccessDenied, Message: "the credential is another tenant's", Field: problem.Field, Details: problem.Details}
 	}
 	return err
 }

@@ -3,7 +3,6 @@ package httpapi
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -273,14 +272,20 @@ func (s *Server) bound(c echo.Context, b *settleBatch) error {
 
 // appendUnsettled writes why the job at index was not settled.
 func (s *Server) appendUnsettled(c echo.Context, w *jsonbody.Writer, b *settleBatch, index int) error {
-	problem := s.problems.classify(b.settled[index].Err)
-	problem.Details = maps.Clone(problem.Details) // several jobs may share the map
-	if problem.Details == nil {
-		problem.Details = map[string]any{}
-	}
-	problem.Details["index"] = index
-	s.problems.nameHeader(problem, c.Request().Header)
-	relocateSettled(problem, "jobs["+strconv.Itoa(index)+"].", b.asked[index].WorkerID == b.worker)
+	spelledBy(c, func(problem *pg.Error) string {
+		switch root, _, _ := strings.Cut(problem.Field, "."); root {
+		case "worker_id":
+			if b.asked[index].WorkerID == b.worker {
+				return "" // it stands next to jobs
+			}
+			fallthrough
+		case "lease", "result", "error":
+			return "jobs[" + strconv.Itoa(index) + "]." + problem.Field
+		}
+		return ""
+	})
+	problem := s.problems.explain(c, b.settled[index].Err)
+	problem.Index = &index
 	body, err := json.Marshal(problemBody(problem, requestID(c)))
 	if err != nil {
 		return fmt.Errorf("encode an error: %w", err)
@@ -294,21 +299,6 @@ func (s *Server) appendUnsettled(c echo.Context, w *jsonbody.Writer, b *settleBa
 	w.Raw("error", body)
 	w.Close()
 	return nil
-}
-
-// relocateSettled changes an error of ojs.settle about one of many jobs, so that it names the field
-// as the client wrote it. With shared the worker_id stands next to jobs, and keeps its name.
-func relocateSettled(err *pg.Error, path string, shared bool) {
-	field, _ := err.Details["field"].(string)
-	switch root, _, _ := strings.Cut(field, "."); root {
-	case "worker_id":
-		if shared {
-			return
-		}
-		fallthrough
-	case "lease", "result", "error":
-		locateField(err, path+field)
-	}
 }
 
 // logUnsettled logs the failures that are not the client's fault, each once, with the number of

@@ -109,7 +109,7 @@ func (t TenantHeaders) rename(problem *pg.Error) {
 		return
 	}
 	problem.Hint = strings.ReplaceAll(problem.Hint, names.TenantHeader, t[0])
-	if problem.Details["field"] == names.TenantHeader && problem.Code == problems.CodeAmbiguousJob {
-		problem.Details["field"] = t[0]
+	if problem.Field == names.TenantHeader && problem.Code == problems.CodeAmbiguousJob {
+		problem.Field = t[0]
 	}
 }

@@ -3,7 +3,6 @@ package httpapi
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"net/http"
 
 	"github.com/labstack/echo/v4"
@@ -206,14 +205,12 @@ func (r *tenantRequest) params(id string) (sqlcgen.PutTenantParams, error) {
 	return p, err
 }
 
-// located changes an error so that it names the field as the client wrote it.
-func (s *Server) located(err error, r *tenantRequest) error {
-	var known *pg.Error
-	if errors.As(s.db.Err(err), &known) && known.Details["field"] == "fairness_weight" {
-		locateField(known, r.weightAt)
-		return known
+// spell is the spelling of the request's errors.
+func (r *tenantRequest) spell(problem *pg.Error) (path string) {
+	if problem.Field == "fairness_weight" {
+		return r.weightAt
 	}
-	return s.underLimits(err, r.Limits)
+	return underLimits(problem, r.Limits)
 }
 
 // putTenant changes settings of a tenant. A request for one tenant may not, because what a tenant
@@ -242,8 +239,9 @@ func (s *Server) putTenant(c echo.Context) error {
 	if err != nil {
 		return err
 	}
+	spelledBy(c, req.spell)
 	if _, err := patiently(s, c, (*sqlcgen.Queries).PutTenant, params); err != nil {
-		return s.located(err, &req)
+		return err
 	}
 	s.refreshBounds(s.queryContext(c))
 	t, err := s.oneTenant(c)

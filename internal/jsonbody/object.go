@@ -212,9 +212,7 @@ func Resembled(name string, known []string) string {
 
 // Misnamed returns the refusal of a field that was probably meant for another one.
 func Misnamed(at, meant string) *pg.Error {
-	err := problems.Invalid(at, "is not known; %s is probably meant", meant)
-	err.Details["meant"] = meant
-	return err
+	return problems.Invalid(at, "is not known; %s is probably meant", meant).Tell("meant", meant)
 }
 
 // aliases are names that people write for the fields of workers' requests.
@@ -279,9 +277,7 @@ func (o *Object) Typed(key, want string) []byte {
 		if strings.ContainsRune("aeio", rune(want[0])) {
 			article = "an"
 		}
-		err := problems.Invalid(o.At(key), "must be %s %s, not %s", article, want, got)
-		err.Details["expected"], err.Details["received"] = want, got
-		o.Fail(err)
+		o.Fail(problems.Invalid(o.At(key), "must be %s %s, not %s", article, want, got).Tell("expected", want).Tell("received", got))
 		return nil
 	}
 	return raw
@@ -296,9 +292,7 @@ func (o *Object) Missing(key string) {
 			return
 		}
 	}
-	err := problems.Invalid(o.At(key), "is required")
-	err.Details["validation"] = "required"
-	o.Fail(err)
+	o.Fail(problems.Invalid(o.At(key), "is required").Tell("validation", "required"))
 }
 
 // Text reads an optional string.

@@ -45,8 +45,10 @@ type Error struct {
 	Retryable bool
 	Message   string
 	Hint      string
-	Details   map[string]any
-	Fault     string // what is wrong with Details["field"], to be said behind its name; empty if the message is about something else
+	Field     string         // the field at fault: SQL's name of it, or its path in the request; "" if the error is about no field
+	Fault     string         // what is wrong with Field, to be said after its name; "" if Message does not begin with that name
+	Index     *int           // the position, from 0, of the job of a batch at fault; nil: the error is not about one job of a batch
+	Details   map[string]any // what else the client is told, by name; never changed once it is set, because errors of a batch may share it
 	Err       error
 }
 
@@ -58,6 +60,48 @@ func (e *Error) Error() string {
 }
 
 func (e *Error) Unwrap() error { return e.Err }
+
+// Tell adds a detail for the client to an error that was just made, and returns the error.
+func (e *Error) Tell(name string, value any) *Error {
+	if e.Details == nil {
+		e.Details = map[string]any{}
+	}
+	e.Details[name] = value
+	return e
+}
+
+// Limit is what an error tells about the limit that refused a request. A number that the error does not tell is nil.
+type Limit struct {
+	Name   string // such as max_enqueue_rate; "" if a queue was full
+	Tenant string // "" if the limit is no tenant's
+	Queue  string // "" if the limit is not a queue's
+
+	Current, Maximum *float64 // of the limit Name
+	Depth, Bound     *float64 // of the queue: jobs that wait, and how many may
+	RetryAfter       *float64 // seconds
+}
+
+// Limit reads the details of an error that a limit has caused.
+func (e *Error) Limit() (l Limit) {
+	text := func(name string) string {
+		value, _ := e.Details[name].(string)
+		return value
+	}
+	number := func(name string) *float64 {
+		if value, ok := e.Details[name].(float64); ok {
+			return &value
+		}
+		return nil
+	}
+	return Limit{
+		Name: text("limit"), Tenant: text("tenant_id"), Queue: text("queue"),
+		Current: number("current"), Maximum: number("maximum"),
+		Depth: number("depth"), Bound: number("bound"), RetryAfter: number("retry_after"),
+	}
+}
+
+// Busy reports whether a limit refused a job only because other transactions, which may roll back, hold what is left of it.
+func (e *Error) Busy() bool { return e.Details["busy"] == true }
 
 // Err turns an error of pgx into an *Error. It returns nil, cancellation by the caller and what is an *Error already as they are.
 func (d *DB) Err(err error) error {
@@ -167,15 +211,13 @@ func (d *DB) fromPostgres(pgErr *pgconn.PgError, err error) *Error {
 		if pgErr.Hint != "" {
 			e.Hint = pgErr.Hint
 		}
-		e.Details = ownDetails(pgErr)
-		e.Fault, _ = e.Details["fault"].(string)
-		delete(e.Details, "fault")
+		e.readDetails(pgErr)
 	case strings.HasPrefix(pgErr.Code, sqlstate.ClassData):
 		// Says which value it was, and quotes nothing but what the caller sent.
 		e.Message = pgErr.Message
-		e.Details = ownDetails(pgErr)
+		e.readDetails(pgErr)
 	case pgErr.Code == sqlstate.NotNullViolation:
-		e.Details = map[string]any{"field": pgErr.ColumnName}
+		e.Field = pgErr.ColumnName
 	case pgErr.ConstraintName != "":
 		e.Details = map[string]any{"constraint": pgErr.ConstraintName}
 	}
@@ -223,11 +265,21 @@ func (d *DB) readProblemsAgain() {
 	d.problems.readAt = time.Now()
 }
 
-// ownDetails is the object that our functions send as DETAIL, for the caller. PostgreSQL's own is text, and may quote rows.
-func ownDetails(pgErr *pgconn.PgError) map[string]any {
-	details := map[string]any{}
-	if json.Unmarshal([]byte(pgErr.Detail), &details) != nil || len(details) == 0 {
-		return nil
+// readDetails reads the object that our functions send as DETAIL. PostgreSQL's own detail is text, which may quote rows: it is left out.
+func (e *Error) readDetails(pgErr *pgconn.PgError) {
+	var typed struct {
+		Field, Fault string
+		Index        *int
 	}
-	return details
+	var all map[string]any
+	if json.Unmarshal([]byte(pgErr.Detail), &all) != nil || json.Unmarshal([]byte(pgErr.Detail), &typed) != nil {
+		return
+	}
+	e.Field, e.Fault, e.Index = typed.Field, typed.Fault, typed.Index
+	for _, name := range [...]string{"field", "fault", "index"} {
+		delete(all, name)
+	}
+	if len(all) > 0 {
+		e.Details = all
+	}
 }

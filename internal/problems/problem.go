@@ -3,7 +3,6 @@ package problems
 
 import (
 	"fmt"
-	"maps"
 	"strings"
 
 	"github.com/ojs-pg/ojs-pg/internal/pg"
@@ -33,7 +32,7 @@ const (
 // Refuse returns an error about a field. Its status is the one that ojs.problem has for code. The
 // message is complete: the name of the field is not added to it.
 func Refuse(code, field, format string, args ...any) *pg.Error {
-	return &pg.Error{Code: code, Message: fmt.Sprintf(format, args...), Details: map[string]any{"field": field}}
+	return &pg.Error{Code: code, Message: fmt.Sprintf(format, args...), Field: field}
 }
 
 // Forbidden returns the refusal of something that a credential does not allow. about is added to
@@ -41,7 +40,7 @@ func Refuse(code, field, format string, args ...any) *pg.Error {
 func Forbidden(field, hint string, about map[string]any, format string, args ...any) *pg.Error {
 	err := Refuse(CodeForbidden, field, format, args...)
 	err.Hint = hint
-	maps.Copy(err.Details, about)
+	err.Details = about
 	return err
 }
 
