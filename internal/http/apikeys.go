@@ -66,7 +66,6 @@ func (s *Server) createKey(c echo.Context) error {
 	if err := c.Bind(&req); err != nil {
 		return err
 	}
-	giveReason(c, req.Reason)
 	key, err := s.changing(c).CreateAPIKey(s.queryContext(c), sqlcgen.CreateAPIKeyParams{
 		Tenant: req.TenantID, Scopes: req.Scopes, Name: req.Name, Queues: req.Queues, ExpiresAt: req.ExpiresAt,
 	})
@@ -105,7 +104,6 @@ func (s *Server) rotateKey(c echo.Context) error {
 	if err := c.Bind(&req); err != nil {
 		return err
 	}
-	giveReason(c, req.Reason)
 	overlap := strconv.Itoa(24*60*60) + " seconds"
 	if req.Overlap != nil {
 		overlap = *req.Overlap
@@ -126,7 +124,6 @@ func (s *Server) revokeKey(c echo.Context) error {
 	if err := c.Bind(&req); err != nil {
 		return err
 	}
-	giveReason(c, req.Reason)
 	key, err := s.changing(c).RevokeAPIKey(s.queryContext(c), sqlcgen.RevokeAPIKeyParams{ID: id, Reason: req.Reason})
 	if err != nil {
 		return err

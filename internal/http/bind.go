@@ -21,6 +21,9 @@ func (b binder) Bind(into any, c echo.Context) error {
 		return err
 	}
 	o.Into(into)
+	if o.Err() == nil && o.Raw("reason") != nil {
+		giveReason(c, o.Text("reason"))
+	}
 	return o.Err()
 }
 
@@ -36,7 +39,6 @@ func withoutBody(next echo.HandlerFunc) echo.HandlerFunc {
 		if err := c.Bind(&req); err != nil {
 			return err
 		}
-		giveReason(c, req.Reason)
 		return next(c)
 	}
 }

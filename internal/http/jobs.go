@@ -94,7 +94,6 @@ func (s *Server) patchJob(c echo.Context) error {
 	if err := c.Bind(&req); err != nil {
 		return err
 	}
-	giveReason(c, req.Reason)
 	params := sqlcgen.ReprioritizeParams{ID: id, Priority: req.priority, Tenant: scope}
 	job, err := patiently(s, c, (*sqlcgen.Queries).Reprioritize, params)
 	if err != nil {
@@ -375,7 +374,6 @@ func (s *Server) cancelJobs(c echo.Context) error {
 	if err := c.Bind(&req); err != nil {
 		return err
 	}
-	giveReason(c, req.Reason)
 	ctx, tenant := s.queryContext(c), requestTenant(c)
 	var next *string
 	if req.IDs == nil {

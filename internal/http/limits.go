@@ -89,7 +89,6 @@ func (s *Server) pauseQueue(do admin.Switch) echo.HandlerFunc {
 			return err
 		}
 		of.Reason = req.Reason
-		giveReason(c, req.Reason)
 		known, err := s.q.Queues(s.queryContext(c), sqlcgen.QueuesParams{Names: []string{*of.Queue}})
 		if err != nil {
 			return err
@@ -124,7 +123,6 @@ func (s *Server) pauseTenant(do admin.Switch) echo.HandlerFunc {
 			return err
 		}
 		of.Queue, of.Reason = req.Queue, req.Reason
-		giveReason(c, req.Reason)
 		rule, err := patiently(s, c, do, of)
 		if err != nil {
 			return err
@@ -204,7 +202,7 @@ func (s *Server) limitTenant(c echo.Context) error {
 	case req.Tenant != nil && *req.Tenant != id:
 		return problems.Invalid("tenant", "is not the one of the path")
 	}
-	giveReason(c, req.Reason)
+	giveReason(c, req.Reason) // it may stand under limits
 	spelledBy(c, func(problem *pg.Error) string { return underLimits(problem, req.under) })
 	limits, err := patiently(s, c, (*sqlcgen.Queries).ConfigureLimits, sqlcgen.ConfigureLimitsParams{
 		Tenant: *of.Tenant, Limits: req.Limits, Queue: req.Queue, Reason: req.Reason,

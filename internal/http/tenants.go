@@ -227,7 +227,6 @@ func (s *Server) putTenant(c echo.Context) error {
 	if !names.Tenant.MatchString(id) {
 		return noTenantID("id")
 	}
-	giveReason(c, req.Reason)
 	if req.TenantID != nil && *req.TenantID != id {
 		return problems.Invalid("tenant_id", "is not the one of the path")
 	}
@@ -286,7 +285,6 @@ func (s *Server) switchTenant(c echo.Context, do func(*sqlcgen.Queries, context.
 		return err
 	}
 	of.Reason = req.Reason
-	giveReason(c, req.Reason)
 	if _, err := patiently(s, c, do, of); err != nil {
 		return err
 	}
@@ -316,7 +314,6 @@ func (s *Server) deregisterTenant(c echo.Context) error {
 	if err := c.Bind(&req); err != nil {
 		return err
 	}
-	giveReason(c, req.Reason)
 	row, err := patiently(s, c, (*sqlcgen.Queries).DeregisterTenant, sqlcgen.DeregisterTenantParams{
 		Tenant: *of.Tenant, Confirm: req.Confirm, Reason: req.Reason,
 	})

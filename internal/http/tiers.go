@@ -134,7 +134,6 @@ func (s *Server) setTier(c echo.Context) error {
 	if err := c.Bind(&req); err != nil {
 		return err
 	}
-	giveReason(c, req.Reason)
 	params := sqlcgen.SetTierParams{Tenant: *of.Tenant, Tier: req.Tier, Reason: because(c)}
 	if _, err := patiently(s, c, (*sqlcgen.Queries).SetTier, params); err != nil {
 		return err
