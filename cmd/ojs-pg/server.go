@@ -36,6 +36,7 @@ type server struct {
 	metricTenants int32
 	requests      int // of one tenant in flight
 	polls         int // of one tenant that wait
+	allPolls      int // of all callers that wait
 	auth          auth
 	tenantHeaders httpapi.TenantHeaders
 	scheme        string // of the address: http or https
@@ -95,7 +96,7 @@ func newServer(c *cli.Command, db *pg.DB, socket net.Listener) (server, error) {
 	return server{
 		db: db, socket: socket, log: cmdline.Logger(c),
 		tick: c.Duration("tick"), drain: c.Duration("drain"), delay: c.Duration("drain-delay"),
-		metricTenants: c.Int32("metric-tenants"), requests: c.Int("tenant-requests"), polls: c.Int("tenant-polls"),
+		metricTenants: c.Int32("metric-tenants"), requests: c.Int("tenant-requests"), polls: c.Int("tenant-polls"), allPolls: c.Int("polls"),
 		auth: auth, tenantHeaders: headers, scheme: scheme(c),
 	}, err
 }
@@ -123,7 +124,7 @@ func (s server) run(ctx context.Context) error {
 		Metrics: slices.Concat(listener.Metrics(), clock.Metrics()), MetricTenants: s.metricTenants,
 		TenantHeaders: s.tenantHeaders, APIKeys: s.auth.keys, Tokens: s.auth.tokens,
 		Limits: httpapi.Limits{
-			Drain: s.drain + cutGrace + answerGrace, DrainDelay: s.delay, TenantRequests: s.requests, TenantPolls: s.polls,
+			Drain: s.drain + cutGrace + answerGrace, DrainDelay: s.delay, TenantRequests: s.requests, TenantPolls: s.polls, Polls: s.allPolls,
 		},
 		AllowReset: s.reset != nil, Reset: s.reset,
 	})
@@ -179,6 +180,11 @@ func serverFlags() []cli.Flag {
 			Name: "tenant-polls", Value: httpapi.TenantPolls, Sources: cli.EnvVars("OJS_TENANT_POLLS"),
 			Usage:     "`NUMBER` of requests of one tenant that wait for jobs or results; more are refused",
 			Validator: cmdline.AtLeast(1),
+		},
+		&cli.IntFlag{
+			Name: "polls", Value: httpapi.Polls, Sources: cli.EnvVars("OJS_POLLS"),
+			Usage:     "`NUMBER` of requests of all callers that wait for jobs or results; more are refused, and one caller may have half",
+			Validator: cmdline.AtLeast(2),
 		},
 		&cli.Int32Flag{
 			Name: "metric-tenants", Value: httpapi.MetricTenants, Sources: cli.EnvVars("OJS_METRIC_TENANTS"),

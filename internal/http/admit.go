@@ -17,8 +17,8 @@ import (
 
 // admission bounds how much callers may have under way at this server at once. A caller is a
 // tenant, or a credential that is not a tenant's, or all requests without a credential together.
-// Only tenants have bounds of their own. A credential that is not a tenant's may belong to a whole
-// fleet of workers, so the gates only share fairly between it and other callers.
+// Tenants have bounds of their own. A credential that is not a tenant's may belong to a whole fleet
+// of workers, so it may have as many requests in flight as it sends, and half of all polls.
 //
 //	requests  in flight, until the answer has left      over the bound: waits TurnWait, then refused
 //	polls     requests that wait for a job or result    over the bound: refused
@@ -26,8 +26,8 @@ import (
 //	places    for whole bodies                          none free: waits RoomWait, then refused
 //	answers   bytes of large answers                    over the bound: refused
 //
-// A tenant may hold at most half of the steps, of the places and of the bytes of answers. Each Gate
-// has its own lock. Connections of the pool are divided by internal/pg.
+// A tenant may hold at most half of the steps, of the places and of the bytes of answers, and any
+// caller at most half of the polls. Each Gate has its own lock. Connections of the pool are divided by internal/pg.
 type admission struct {
 	requests, polls, steps, places, answers *fair.Gate
 }
@@ -50,8 +50,8 @@ func (s *Server) limitsOf(tenant string) tenantLimits {
 	}
 }
 
-// newAdmission makes the gates. For all callers together, requests and polls have no bound
-// (plenty): there each tenant has only its own.
+// newAdmission makes the gates. For all callers together, requests have no bound (plenty): each
+// tenant has its own, and net/http has a goroutine for each connection in any case.
 func (s *Server) newAdmission() admission {
 	const plenty = 1 << 50
 	places := max(1, s.limits.Bodies/2/max(s.limits.Body, s.limits.BatchBody))
@@ -60,7 +60,7 @@ func (s *Server) newAdmission() admission {
 		requests: fair.NewGate(plenty, s.ofTenants(func(of tenantLimits) fair.Bounds {
 			return fair.Bounds{Most: of.Requests, Line: int(of.Requests) * lineFor}
 		})),
-		polls:   fair.NewGate(plenty, s.ofTenants(func(of tenantLimits) fair.Bounds { return fair.Bounds{Most: of.Polls} })),
+		polls:   fair.NewGate(int64(s.limits.Polls), func(caller string) fair.Bounds { return fair.Bounds{Most: s.pollsOf(caller)} }),
 		steps:   s.halved(steps),
 		places:  s.halved(places),
 		answers: s.halved(s.limits.Answers),
@@ -80,6 +80,16 @@ func (s *Server) ofTenants(bounds func(tenantLimits) fair.Bounds) func(caller st
 		}
 		return bounds(s.limitsOf(caller))
 	}
+}
+
+// pollsOf returns how many requests of a caller may wait. It is at most half of what the server
+// has, so that one caller's polls cannot refuse all polls of the others.
+func (s *Server) pollsOf(caller string) int64 {
+	most := half(int64(s.limits.Polls))
+	if pg.IsTenant(caller) {
+		most = min(most, s.limitsOf(caller).Polls)
+	}
+	return most
 }
 
 // admitted is a request that was let in.
@@ -126,14 +136,21 @@ func (s *Server) awaitTurn(c echo.Context, tenant string) error {
 }
 
 // mayWait counts a request among those that wait until it is answered, and no longer among those in
-// flight. It fails if too many requests of the tenant wait. A second call changes nothing.
+// flight. It fails if too many requests of the caller, or of all callers, wait. A second call
+// changes nothing.
 func (s *Server) mayWait(c echo.Context) error {
 	a, polls := c.Get(admittedKey).(*admitted), s.admission.polls
 	if a.in == polls {
 		return nil
 	}
 	if !polls.Try(a.caller, 1) {
-		return tooMany(a.caller, "max_waiting_polls", "requests that wait for a job", s.limitsOf(a.caller).Polls)
+		if most := s.pollsOf(a.caller); pg.IsTenant(a.caller) && polls.Held(a.caller) >= most {
+			return tooMany(a.caller, "max_waiting_polls", "requests that wait for a job", most)
+		}
+		return &pg.Error{
+			Code: problems.CodeAway, Message: "too many requests wait for a job at this server",
+			Hint: "Ask another server, or ask without waiting.",
+		}
 	}
 	a.in.Leave(a.caller, 1)
 	a.in = polls

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
@@ -133,6 +134,41 @@ func TestWaitingPollsOfATenant(t *testing.T) {
 	polls.Wait()
 	polling(0)
 	a.do("POST", v1+"/workers/fetch", fetch("1"), acme).want(200)
+}
+
+// A caller without a tenant has half of the polls of a server; the other half is for others, until that is taken, too.
+func TestWaitingPollsOfAServer(t *testing.T) {
+	t.Parallel()
+	a := start(t, func(c *Config) { c.Limits.Polls = 4 })
+	const fetch = `{"queues": ["mail"], "worker_id": "w", "wait_ms": 60000}`
+	ctx, stop := context.WithCancel(t.Context())
+	var polls sync.WaitGroup
+	begin := func(headers ...string) {
+		polls.Go(func() {
+			if r, err := a.send(ctx, "POST", v1+"/workers/fetch", fetch, headers...); err == nil {
+				t.Errorf("answered %d %s", r.status, r.body)
+			}
+		})
+	}
+	waiting := func(n int) {
+		t.Helper()
+		pgtest.Eventually(t, fmt.Sprint(n, " wait"), func() bool {
+			held := a.srv.admission.polls
+			return held.Held("acme")+held.Held("globex")+held.Held(pg.NoTenant) == int64(n)
+		})
+	}
+	begin()
+	begin()
+	waiting(2)
+	a.do("POST", v1+"/workers/fetch", fetch).want(503).is(map[string]any{"error.code": "backend_unavailable"})
+	begin(acme)
+	begin(globex)
+	waiting(4)
+	a.do("POST", v1+"/workers/fetch", fetch, acme).want(503)
+	a.do("POST", v1+"/workers/fetch", `{"queues": ["mail"], "worker_id": "w"}`, acme).want(200)
+	stop()
+	polls.Wait()
+	waiting(0)
 }
 
 // One tenant's bodies and answers take half of the room, so that another tenant finds some.

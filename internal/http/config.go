@@ -26,6 +26,7 @@ type Limits struct {
 
 	TenantRequests int // requests of one tenant in flight; default 16
 	TenantPolls    int // requests of one tenant that wait for jobs or results; default 256
+	Polls          int // requests of all callers that wait for jobs or results, some 24 KB each; default 10,000
 
 	Wait     time.Duration // longest wait of a FETCH; default 60 s
 	TurnWait time.Duration // longest that a request waits while too many of its tenant are in flight; default 1 s
@@ -62,10 +63,11 @@ type Config struct {
 	Reset      func(context.Context) error
 }
 
-// What tenants may have under way, unless Limits say otherwise.
+// What callers may have under way, unless Limits say otherwise.
 const (
 	TenantRequests = 16
 	TenantPolls    = 256
+	Polls          = 10_000 // of all callers together
 )
 
 // withDefaults returns l with defaults in place of zero fields.
@@ -81,6 +83,7 @@ func (l Limits) withDefaults() Limits {
 		Headers:        cmp.Or(l.Headers, 32<<10),
 		TenantRequests: cmp.Or(l.TenantRequests, TenantRequests),
 		TenantPolls:    cmp.Or(l.TenantPolls, TenantPolls),
+		Polls:          cmp.Or(l.Polls, Polls),
 		Wait:           cmp.Or(l.Wait, 60*time.Second),
 		TurnWait:       cmp.Or(l.TurnWait, time.Second),
 		RoomWait:       cmp.Or(l.RoomWait, 15*time.Second),
