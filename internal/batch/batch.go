@@ -1,4 +1,5 @@
-// Package batch lets concurrent calls share a statement, and divides the statements fairly between tenants.
+// Package batch lets concurrent calls share a statement, and divides the statements fairly between
+// tenants.
 package batch
 
 import (
@@ -22,8 +23,9 @@ type Options struct {
 	Timeout    time.Duration // of one statement
 	Isolated   bool          // a statement has items of one line only, and a line has one statement in flight
 
-	// Items, and bytes of items, that wait to be sent. A call that would exceed one of them is refused with pg.ErrOverloaded, unless nothing
-	// of its own line waits: a tenant that sends more than the database takes must not have the others refused. Zero: 20,000 and 64 MiB.
+	// Items, and bytes of items, that wait to be sent. A call that would exceed one of them is
+	// refused with pg.ErrOverloaded, unless nothing of its own line waits: a tenant that sends more
+	// than the database takes must not have the others refused. Zero: 20,000 and 64 MiB.
 	WaitingItems int
 	WaitingBytes int
 }

@@ -15,7 +15,8 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 )
 
-// echoing makes a Batcher that echoes. Each statement tells what it has, and ends when gate says how.
+// echoing makes a Batcher that echoes. Each statement tells what it has, and ends when gate says
+// how.
 func echoing(opts Options) (b *Batcher[string, string], ran chan []string, gate chan error) {
 	ran, gate = make(chan []string, 100), make(chan error, 100)
 	opts.Timeout = time.Hour
@@ -264,7 +265,8 @@ func TestAFlightTakesOffBesideAnotherOnlyLater(t *testing.T) {
 	c.Wait()
 }
 
-// A start that is planned beside other statements does not keep a caller waiting who finds none in flight.
+// A start that is planned beside other statements does not keep a caller waiting who finds none in
+// flight.
 func TestAPlannedStartKeepsNobodyWaitingWhoIsAlone(t *testing.T) {
 	t.Parallel()
 	c, ran, gate := echoing(Options{Items: 100, Bytes: 100, Statements: 2, Spacing: time.Hour})
@@ -279,8 +281,8 @@ func TestAPlannedStartKeepsNobodyWaitingWhoIsAlone(t *testing.T) {
 	c.Wait()
 }
 
-// Calls of a line that waits are refused at once beyond the bound; those that wait already are served, and so is the first call of another
-// line.
+// Calls of a line that waits are refused at once beyond the bound; those that wait already are
+// served, and so is the first call of another line.
 func TestTooManyItemsThatWaitAreRefused(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string]Options{

@@ -1,7 +1,8 @@
 // Package jobrow reads the rows of ojs.job that statements return into sqlcgen.OjsJob.
 //
-// It decodes by hand: pgx scans each of 29 columns by itself and allocates for every second one. BenchmarkReadJobs reads a
-// thousand jobs: by hand with 150 allocations, by pgx with 15,000 and in more than twice the time.
+// It decodes by hand: pgx scans each of 29 columns by itself and allocates for every second one.
+// BenchmarkReadJobs reads a thousand jobs: by hand with 150 allocations, by pgx with 15,000 and in
+// more than twice the time.
 package jobrow
 
 import (
@@ -18,18 +19,20 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
-// jobColumn is a column of ojs.job: its name, its type, and the field of a job that gets its values.
+// jobColumn is a column of ojs.job: its name, its type, and the field of a job that gets its
+// values.
 type jobColumn struct {
 	name  string
 	oid   uint32
 	field func(j *sqlcgen.OjsJob) any
 }
 
-// anyType stands for ojs.job_state, whose OID differs from database to database. Its text and binary formats are the same.
+// anyType stands for ojs.job_state, whose OID differs from database to database. Its text and
+// binary formats are the same.
 const anyType = 0
 
-// jobColumns are the columns of ojs.job that servers read. Go has no other list of them: names, indexes and the decoder come from this
-// one. A test compares it with the table.
+// jobColumns are the columns of ojs.job that servers read. Go has no other list of them: names,
+// indexes and the decoder come from this one. A test compares it with the table.
 var jobColumns = []jobColumn{
 	{"state", anyType, func(j *sqlcgen.OjsJob) any { return &j.State }},
 	{"attempt", pgtype.Int4OID, func(j *sqlcgen.OjsJob) any { return &j.Attempt }},
@@ -80,8 +83,9 @@ func Column(name string) int {
 	return i
 }
 
-// Rows reads the jobs in the rows of one statement. The jobs share memory: a thousand jobs of one queue have one string for its name,
-// and what their fields point to is allocated for many jobs at once.
+// Rows reads the jobs in the rows of one statement. The jobs share memory: a thousand jobs of one
+// queue have one string for its name, and what their fields point to is allocated for many jobs at
+// once.
 type Rows struct {
 	rows    pgx.Rows
 	at      int         // the column where the job begins
@@ -128,7 +132,8 @@ func (r *Rows) Scan(column int, into any) error {
 	return nil
 }
 
-// Read decodes the job in the current row. It leaves a field as it is if its column is null, or is not in the rows.
+// Read decodes the job in the current row. It leaves a field as it is if its column is null, or is
+// not in the rows.
 func (r *Rows) Read(j *sqlcgen.OjsJob) error {
 	if r.columns == nil {
 		if err := r.findColumns(); err != nil {
@@ -164,8 +169,8 @@ func (r *Rows) findColumns() error {
 	return nil
 }
 
-// decodable reports whether a column has the type and the format that decode expects. Behind some poolers all come as text, and a later
-// release may widen one; pgx scans it then.
+// decodable reports whether a column has the type and the format that decode expects. Behind some
+// poolers all come as text, and a later release may widen one; pgx scans it then.
 func (c *jobColumn) decodable(field pgconn.FieldDescription) bool {
 	switch c.oid {
 	case anyType:
@@ -205,8 +210,8 @@ func (r *Rows) decode(c *rowColumn, value []byte, field any) {
 	}
 }
 
-// hold copies a value into memory for values of many jobs, and returns a pointer to the copy. The memory is made for at most 64 values,
-// because one job that is kept keeps all of it.
+// hold copies a value into memory for values of many jobs, and returns a pointer to the copy. The
+// memory is made for at most 64 values, because one job that is kept keeps all of it.
 func hold[T any](held *[]T, value T) *T {
 	if len(*held) == cap(*held) {
 		*held = make([]T, 0, min(2*cap(*held)+2, 64))

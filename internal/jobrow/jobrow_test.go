@@ -20,7 +20,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 
-// unread are the columns of ojs.job that servers do not read: nobody is told the number of a pool, nor what a tenant is charged.
+// unread are the columns of ojs.job that servers do not read: nobody is told the number of a pool,
+// nor what a tenant is charged.
 var unread = []string{"pool", "charged"}
 
 func TestColumnsOfAJobGoIntoTheFieldsOfTheirNames(t *testing.T) {
@@ -153,7 +154,8 @@ func TestJobsReadByHandAreThoseThatPgxReads(t *testing.T) {
 	}
 }
 
-// In the formats in which a server's pool gets them, all columns but tags are decoded by hand and not by pgx.
+// In the formats in which a server's pool gets them, all columns but tags are decoded by hand and
+// not by pgx.
 func TestJobsOfAServerAreDecodedByHand(t *testing.T) {
 	t.Parallel()
 	rows, err := pgtest.New(t).Open().Pool().Query(t.Context(), "select "+jobrow.Columns+" from ojs.fetch(array['q'])")

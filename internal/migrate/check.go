@@ -18,14 +18,14 @@ import (
 // ErrSchema means that the database does not hold the schema this program was built for.
 var ErrSchema = errors.New("the database does not have this program's schema")
 
-// ErrRelease is an ErrSchema that goes by itself when the other half of an upgrade is done: the schema is of a release that this program
-// may not run with.
+// ErrRelease is an ErrSchema that goes by itself when the other half of an upgrade is done: the
+// schema is of a release that this program may not run with.
 var ErrRelease = fmt.Errorf("%w", ErrSchema)
 
 const checkTimeout = 10 * time.Second
 
-// CheckSchema compares the schema with the one compiled in, within 10 s; its error says what to do. A schema of a later release is accepted
-// if it says that servers of this one may run with it.
+// CheckSchema compares the schema with the one compiled in, within 10 s; its error says what to do.
+// A schema of a later release is accepted if it says that servers of this one may run with it.
 func CheckSchema(ctx context.Context, pool *pgxpool.Pool) error {
 	return checkSchema(ctx, pool, checkTimeout)
 }
@@ -99,7 +99,8 @@ func checkFit(ctx context.Context, pool *pgxpool.Pool) error {
 	return nil
 }
 
-// denied says whose fault it is that the role may not use the schema: it is no member of its group, or its group may not, either.
+// denied says whose fault it is that the role may not use the schema: it is no member of its group,
+// or its group may not, either.
 func denied(ctx context.Context, pool *pgxpool.Pool, refused *pgconn.PgError) error {
 	var closed bool
 	err := pool.QueryRow(ctx, `

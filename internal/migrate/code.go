@@ -14,8 +14,9 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlstate"
 )
 
-// applyCode brings functions, views, comments and grants to what the files say, in one transaction. Files that the database has already do
-// not run, so that nobody waits for a view that has not changed.
+// applyCode brings functions, views, comments and grants to what the files say, in one transaction.
+// Files that the database has already do not run, so that nobody waits for a view that has not
+// changed.
 func (m *migrator) applyCode(ctx context.Context) error {
 	files, change, noted, err := m.codeDue(ctx)
 	if err != nil || noted && len(change) == 0 {
@@ -27,8 +28,9 @@ func (m *migrator) applyCode(ctx context.Context) error {
 	return nil
 }
 
-// codeDue returns all files of code, and those that are to run. noted: what the database says of its code is what this program says, too; a
-// release may differ from the one before in nothing else.
+// codeDue returns all files of code, and those that are to run. noted: what the database says of
+// its code is what this program says, too; a release may differ from the one before in nothing
+// else.
 func (m *migrator) codeDue(ctx context.Context) (files, change []db.CodeFile, noted bool, err error) {
 	if files, err = db.CodeFiles(m.from.Code); err != nil {
 		return nil, nil, false, err
@@ -41,7 +43,8 @@ func (m *migrator) codeDue(ctx context.Context) (files, change []db.CodeFile, no
 	return files, codeChange(files, has), noted, err
 }
 
-// applyFiles runs those files that have changed, in one transaction, and remembers all of them, and who may do what then.
+// applyFiles runs those files that have changed, in one transaction, and remembers all of them, and
+// who may do what then.
 func (m *migrator) applyFiles(ctx context.Context, files, change []db.CodeFile) error {
 	tx, err := m.db.BeginTx(ctx, nil)
 	if err != nil {
@@ -57,8 +60,9 @@ func (m *migrator) applyFiles(ctx context.Context, files, change []db.CodeFile) 
 		if _, err := tx.ExecContext(ctx, f.Text); err != nil {
 			return locateInCode(f, err)
 		}
-		// What the transaction has locked stays locked while it waits for more. So a file that may have waited leaves less for the others,
-		// but never nothing: a slow machine takes long without any lock in the way.
+		// What the transaction has locked stays locked while it waits for more. So a file that may
+		// have waited leaves less for the others, but never nothing: a slow machine takes long
+		// without any lock in the way.
 		waited := time.Since(began) - quickFile
 		if waited <= 0 {
 			continue
@@ -78,9 +82,11 @@ func (m *migrator) applyFiles(ctx context.Context, files, change []db.CodeFile) 
 }
 
 const (
-	// quickFile is how long a file of code takes at most without waiting for a lock; most take a few milliseconds.
+	// quickFile is how long a file of code takes at most without waiting for a lock; most take a
+	// few milliseconds.
 	quickFile = 100 * time.Millisecond
-	// leastLockTimeout is how long a file of code waits for a lock when those before it have waited.
+	// leastLockTimeout is how long a file of code waits for a lock when those before it have
+	// waited.
 	leastLockTimeout = 50 * time.Millisecond
 )
 
@@ -103,9 +109,10 @@ func schemaLacks(err error) bool {
 	return sqlstate.In(err, sqlstate.UndefinedTable, sqlstate.UndefinedColumn, sqlstate.InvalidSchemaName)
 }
 
-// appliedCode is the hash of each file of code that the database has, by its name. It is empty where all files are to run: before the first
-// one, after a migration, which deletes what is remembered (versions.Insert), and on another major version of PostgreSQL, where some files
-// make other functions.
+// appliedCode is the hash of each file of code that the database has, by its name. It is empty
+// where all files are to run: before the first one, after a migration, which deletes what is
+// remembered (versions.Insert), and on another major version of PostgreSQL, where some files make
+// other functions.
 func (m *migrator) appliedCode(ctx context.Context) (map[string]string, error) {
 	has := map[string]string{}
 	rows, err := m.db.QueryContext(ctx, `
@@ -128,8 +135,9 @@ func (m *migrator) appliedCode(ctx context.Context) (map[string]string, error) {
 	return has, rows.Err()
 }
 
-// codeChange is which files are to run. If the list of what vanished has changed, all of them: it may have dropped what is to be made anew.
-// If the grants and planner settings have changed, too: only a function that is made anew loses a setting that was taken off the list.
+// codeChange is which files are to run. If the list of what vanished has changed, all of them: it
+// may have dropped what is to be made anew. If the grants and planner settings have changed, too:
+// only a function that is made anew loses a setting that was taken off the list.
 func codeChange(files []db.CodeFile, has map[string]string) (change []db.CodeFile) {
 	all := false
 	for _, f := range files {
@@ -143,7 +151,8 @@ func codeChange(files []db.CodeFile, has map[string]string) (change []db.CodeFil
 	return change
 }
 
-// noteCode remembers which code is applied, of which release it is, and which servers may run with it.
+// noteCode remembers which code is applied, of which release it is, and which servers may run with
+// it.
 func (m *migrator) noteCode(ctx context.Context, tx *sql.Tx, files []db.CodeFile) error {
 	names, hashes := make([]string, len(files)), make([]string, len(files))
 	for i, f := range files {
@@ -166,7 +175,8 @@ func (m *migrator) noteCode(ctx context.Context, tx *sql.Tx, files []db.CodeFile
 	return nil
 }
 
-// locateInCode says in which file and line PostgreSQL refused a statement, and what to do where something of the user's is in the way.
+// locateInCode says in which file and line PostgreSQL refused a statement, and what to do where
+// something of the user's is in the way.
 func locateInCode(f db.CodeFile, err error) error {
 	var pgErr *pgconn.PgError
 	if !errors.As(err, &pgErr) {
@@ -184,7 +194,8 @@ func locateInCode(f db.CodeFile, err error) error {
 	return fmt.Errorf("%s: %w", where, err)
 }
 
-// release is which one the database's code is of, and the oldest whose servers may run with it; empty before the first.
+// release is which one the database's code is of, and the oldest whose servers may run with it;
+// empty before the first.
 func (m *migrator) release(ctx context.Context) (release, needsServer string, err error) {
 	err = m.db.QueryRowContext(ctx, "select r.release, r.needs_server from ojs.schema_release r").Scan(&release, &needsServer)
 	switch {

@@ -31,7 +31,8 @@ func appliedSince(t *testing.T, d *pgtest.DB, since time.Time) []string {
 	return pgtest.List[string](t, d.Pool, "select file from ojs.code where applied_at > $1 order by file", since)
 }
 
-// Only files whose text has changed run, and after them grants and settings, which a function that is made anew has lost.
+// Only files whose text has changed run, and after them grants and settings, which a function that
+// is made anew has lost.
 func TestMigrateAppliesWhatChanged(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -69,7 +70,8 @@ func TestMigrateAppliesWhatChanged(t *testing.T) {
 	}
 }
 
-// What vanished is dropped, but nothing of a user's that depends on it: then nothing at all is changed, and the error names it.
+// What vanished is dropped, but nothing of a user's that depends on it: then nothing at all is
+// changed, and the error names it.
 func TestMigrateDropsNothingOfTheUsers(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -163,7 +165,8 @@ func TestServersKnowTheirReleases(t *testing.T) {
 	}
 }
 
-// An SQLSTATE of a later release has the status that ojs.problem gives it by now, or that of its class.
+// An SQLSTATE of a later release has the status that ojs.problem gives it by now, or that of its
+// class.
 func TestErrorsOfALaterRelease(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -187,7 +190,8 @@ func TestErrorsOfALaterRelease(t *testing.T) {
 	}
 }
 
-// note is a migration of a release to come. The view ojs._handed, which is select j.* from ojs.job j, has the column when it is made anew.
+// note is a migration of a release to come. The view ojs._handed, which is select j.* from ojs.job
+// j, has the column when it is made anew.
 const (
 	note = `-- +goose Up
 set local role ojs_owner;
@@ -197,7 +201,8 @@ reset role;
 	handedHasNote = "select exists (select from pg_attribute a where a.attrelid = 'ojs._handed'::regclass and a.attname = 'note')"
 )
 
-// A view of all columns of a table has those that a migration added, though its file has not changed.
+// A view of all columns of a table has those that a migration added, though its file has not
+// changed.
 func TestAMigrationHasAllCodeApplied(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -210,7 +215,8 @@ func TestAMigrationHasAllCodeApplied(t *testing.T) {
 	}
 }
 
-// A release may differ from the one before in nothing but what servers do, or in the order of its files.
+// A release may differ from the one before in nothing but what servers do, or in the order of its
+// files.
 func TestAReleaseWithTheSameCodeIsNoted(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -263,8 +269,8 @@ func TestPrivilegesAreRememberedWithTheCode(t *testing.T) {
 	}
 }
 
-// An upgrade that ended between its migrations and its functions: the next one ends it, whatever clocks say, and the program of the
-// release before says which one has to.
+// An upgrade that ended between its migrations and its functions: the next one ends it, whatever
+// clocks say, and the program of the release before says which one has to.
 func TestAnUpgradeThatEndedBeforeItsCode(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

@@ -1,6 +1,7 @@
-// Package migrate brings the schema of a database to this program's release: migrations of tables (db/migrations, goose) and after them the
-// functions and views (db/code), of which it applies the files that have changed. It also tells a server whether the schema fits
-// (CheckSchema), and makes again what a restore has left out.
+// Package migrate brings the schema of a database to this program's release: migrations of tables
+// (db/migrations, goose) and after them the functions and views (db/code), of which it applies the
+// files that have changed. It also tells a server whether the schema fits (CheckSchema), and makes
+// again what a restore has left out.
 package migrate
 
 import (
@@ -45,7 +46,8 @@ func Run(ctx context.Context, url string, direction Direction, progress Progress
 	return RunFrom(ctx, OwnSource(), url, direction, progress)
 }
 
-// Source is what a schema is made from: files, the release they belong to, and the oldest one whose servers may run with them.
+// Source is what a schema is made from: files, the release they belong to, and the oldest one whose
+// servers may run with them.
 type Source struct {
 	Migrations, Code     fs.FS
 	Release, NeedsServer string
@@ -89,11 +91,13 @@ type SchemaStatus struct {
 	Hash string
 	// Code names the files of code that migrate up would run, because they are new or have changed.
 	Code []string
-	// Release is that of the database's code, and NeedsServer the oldest one whose servers may run with it; empty: there is none.
+	// Release is that of the database's code, and NeedsServer the oldest one whose servers may run
+	// with it; empty: there is none.
 	Release, NeedsServer string
 	// Current says that all migrations and all code are applied and unchanged since.
 	Current bool
-	// Unfit counts the roles, owners, policies and grants that a restore has left out and migrate up puts right; empty: none.
+	// Unfit counts the roles, owners, policies and grants that a restore has left out and migrate
+	// up puts right; empty: none.
 	Unfit string
 }
 
@@ -141,8 +145,9 @@ func Status(ctx context.Context, url string) (SchemaStatus, error) {
 }
 
 const (
-	// A migration waits for a lock for so long, and everybody behind it as long. The time grows with each try, because PostgreSQL ends an
-	// automatic vacuum that is in the way only for a session that has waited for a second.
+	// A migration waits for a lock for so long, and everybody behind it as long. The time grows
+	// with each try, because PostgreSQL ends an automatic vacuum that is in the way only for a
+	// session that has waited for a second.
 	firstLockTimeout = 200 * time.Millisecond
 	maxLockTimeout   = 2 * time.Second
 	// Between two tries everybody who waited gets a turn.
@@ -187,8 +192,8 @@ func newMigrator(url string, from Source) (*migrator, error) {
 	return m, nil
 }
 
-// setLockTimeout bounds how long the statements of a session wait for a lock. No other bound ends them, whatever the role has, nor the
-// session that keeps other programs from migrating.
+// setLockTimeout bounds how long the statements of a session wait for a lock. No other bound ends
+// them, whatever the role has, nor the session that keeps other programs from migrating.
 func (m *migrator) setLockTimeout(ctx context.Context, conn *pgx.Conn) error {
 	_, err := conn.Exec(ctx, "set lock_timeout = "+strconv.FormatInt(time.Duration(m.lockWait.Load()).Milliseconds(), 10)+`;
 		select set_config(s.name, '0', false) from pg_settings s
@@ -196,7 +201,8 @@ func (m *migrator) setLockTimeout(ctx context.Context, conn *pgx.Conn) error {
 	return err
 }
 
-// withLockRetry runs a step again while a lock of running work is in its way. A step that failed has done nothing.
+// withLockRetry runs a step again while a lock of running work is in its way. A step that failed
+// has done nothing.
 func (m *migrator) withLockRetry(ctx context.Context, step func() error) error {
 	m.lockWait.Store(int64(firstLockTimeout))
 	for n := 1; ; n++ {
@@ -250,7 +256,8 @@ func (m *migrator) lock(ctx context.Context) (unlock func(), err error) {
 	}, nil
 }
 
-// up leaves nothing behind where not even the first migration could be applied: each is one transaction.
+// up leaves nothing behind where not even the first migration could be applied: each is one
+// transaction.
 func (m *migrator) up(ctx context.Context, progress Progress) error {
 	if err := m.refuseEncoding(ctx); err != nil {
 		return err
@@ -364,7 +371,8 @@ func (m *migrator) refuseChanged(ctx context.Context) error {
 	return fmt.Errorf("%w: %s", ErrSchema, recreateAdvice)
 }
 
-// refuseWithoutRows stops before a schema that has not one migration: no migration could be applied on top of it.
+// refuseWithoutRows stops before a schema that has not one migration: no migration could be applied
+// on top of it.
 func (m *migrator) refuseWithoutRows(ctx context.Context) (err error) {
 	var exists bool
 	if err := m.db.QueryRowContext(ctx, "select to_regnamespace('ojs') is not null").Scan(&exists); err != nil {
@@ -376,7 +384,8 @@ func (m *migrator) refuseWithoutRows(ctx context.Context) (err error) {
 	return nil
 }
 
-// storedHash is the latest that the database has, and up to which version it goes; empty if it has none.
+// storedHash is the latest that the database has, and up to which version it goes; empty if it has
+// none.
 func (m *migrator) storedHash(ctx context.Context) (hash string, version int64, err error) {
 	err = m.db.QueryRowContext(ctx, "select hash, version from ojs.schema_hash order by version desc limit 1").Scan(&hash, &version)
 	switch {
@@ -394,7 +403,8 @@ func lockConflict(err error) bool {
 	return sqlstate.In(err, sqlstate.LockNotAvailable, sqlstate.DeadlockDetected)
 }
 
-// announceChange lets servers know that a statement which does not fit the schema now may fit in a moment. A new schema has no servers.
+// announceChange lets servers know that a statement which does not fit the schema now may fit in a
+// moment. A new schema has no servers.
 func (m *migrator) announceChange(ctx context.Context) error {
 	if !m.inUse {
 		return nil
@@ -425,7 +435,8 @@ func (m *migrator) applied(ctx context.Context) (map[int64]time.Time, error) {
 	return applied, nil
 }
 
-// failedStatement is the last statement that PostgreSQL refused: goose does not tell which one of a file it was.
+// failedStatement is the last statement that PostgreSQL refused: goose does not tell which one of a
+// file it was.
 type failedStatement struct {
 	sql string
 	err *pgconn.PgError
@@ -446,7 +457,8 @@ func (m *migrator) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, data pgx.Trac
 	}
 }
 
-// locate says in which file a migration failed and, if PostgreSQL refused a statement, in which line.
+// locate says in which file a migration failed and, if PostgreSQL refused a statement, in which
+// line.
 func (m *migrator) locate(err error) error {
 	var partial *goose.PartialError
 	if !errors.As(err, &partial) {
@@ -457,7 +469,8 @@ func (m *migrator) locate(err error) error {
 	failed := m.failed.Load()
 	if failed != nil && errors.As(err, &pgErr) && pgErr == failed.err {
 		if text, readErr := fs.ReadFile(m.from.Migrations, where); readErr == nil {
-			// goose cuts statements out of the file as they are, but for the commit. One that stands there twice counts as the first.
+			// goose cuts statements out of the file as they are, but for the commit. One that
+			// stands there twice counts as the first.
 			if before, _, found := strings.Cut(string(text), failed.sql); found && !strings.EqualFold(failed.sql, "commit") {
 				where += ":" + strconv.Itoa(1+strings.Count(before+failed.untilFault(), "\n"))
 			}

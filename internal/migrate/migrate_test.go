@@ -248,7 +248,8 @@ func TestARefusedMigrationLeavesNothing(t *testing.T) {
 	}
 }
 
-// A migration that waits for a lock gives way again and again, so that enqueues go on while a transaction has the table open.
+// A migration that waits for a lock gives way again and again, so that enqueues go on while a
+// transaction has the table open.
 func TestMigrateWaitsInTurns(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -341,7 +342,8 @@ func TestASchemaWithoutRowsIsRefused(t *testing.T) {
 	}
 }
 
-// What a database lacks that a restore has left out is made again; what an operator has taken from a group on purpose stays taken.
+// What a database lacks that a restore has left out is made again; what an operator has taken from
+// a group on purpose stays taken.
 func TestMigratePutsRight(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

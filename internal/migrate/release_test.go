@@ -19,8 +19,8 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// A dump of each release, restored into an empty database, becomes by migrate up what an empty database becomes, to the last comment and
-// grant, and its jobs go on.
+// A dump of each release, restored into an empty database, becomes by migrate up what an empty
+// database becomes, to the last comment and grant, and its jobs go on.
 func TestDumpsOfReleasesAreUpgraded(t *testing.T) {
 	t.Parallel()
 	dumps, err := filepath.Glob("../../db/releases/*.sql.gz")
@@ -91,7 +91,8 @@ func testDumpOfARelease(t *testing.T, server *pgtest.Private, release, file stri
 		}
 	}
 	pgtest.Exec(t, conn, "select ojs.tick() from generate_series(1, 3)")
-	// The limits of the release hold. The clock may have taken back jobs of a worker who is silent since the dump.
+	// The limits of the release hold. The clock may have taken back jobs of a worker who is silent
+	// since the dump.
 	inHand := pgtest.One[int](t, conn, "select count(*)::int from ojs.job j where j.state = 'active'")
 	pgtest.Exec(t, conn, "create temp table got as select f.id, f.lease, f.tenant_id from ojs.fetch('{mail}', 1000) f")
 	if n := pgtest.One[int](t, conn, "select count(*)::int from got"); n != 50-inHand {
@@ -113,7 +114,8 @@ func testDumpOfARelease(t *testing.T, server *pgtest.Private, release, file stri
 	}
 }
 
-// promises are the functions, with their parameters and results, and the columns of views, that users may build on (docs/stability.md).
+// promises are the functions, with their parameters and results, and the columns of views, that
+// users may build on (docs/stability.md).
 const promises = `
 select format('%s(%s) returns %s', p.proname, pg_get_function_arguments(p.oid), pg_get_function_result(p.oid)) from pg_proc p
 where p.pronamespace = 'ojs'::regnamespace and p.proname not like '\_%'
@@ -152,8 +154,8 @@ func restore(t *testing.T, address, file string) *pgx.Conn {
 	return conn
 }
 
-// schemaOf tells all that schema ojs is, sorted, a line for each thing: what pg_dump -s writes. Partitions are left out, which come with
-// time.
+// schemaOf tells all that schema ojs is, sorted, a line for each thing: what pg_dump -s writes.
+// Partitions are left out, which come with time.
 func schemaOf(t *testing.T, address string) []string {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), address)
@@ -167,7 +169,8 @@ func schemaOf(t *testing.T, address string) []string {
 		t.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback(context.Background()) }()
-	// What PostgreSQL prints of a view is not always what it prints of a view made from that, as a restored one is.
+	// What PostgreSQL prints of a view is not always what it prints of a view made from that, as a
+	// restored one is.
 	pgtest.Exec(t, tx, `
 		do $$
 		declare v_view record;

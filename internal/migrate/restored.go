@@ -10,12 +10,14 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlstate"
 )
 
-// ErrUnfit means that a restore has left out roles, owners, policies or grants (docs/runbooks/backup-and-restore.md).
+// ErrUnfit means that a restore has left out roles, owners, policies or grants
+// (docs/runbooks/backup-and-restore.md).
 var ErrUnfit = errors.New("a restore has left out what belongs to the schema")
 
 const unfitAdvice = "Run, as a superuser or as the role that has restored it: ojs-pg migrate up"
 
-// putRight makes again what a restore has left out. Servers are told of a change only where there is one.
+// putRight makes again what a restore has left out. Servers are told of a change only where there
+// is one.
 func (m *migrator) putRight(ctx context.Context) error {
 	what, err := m.unfit(ctx)
 	if err != nil || what == "" {

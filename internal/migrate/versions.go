@@ -12,9 +12,10 @@ import (
 	"github.com/ojs-pg/ojs-pg/db"
 )
 
-// versions is where goose remembers which migrations are applied: ojs.schema_hash, which the first migration makes and the last one to be
-// taken back removes. So a dump of schema ojs has it, and a first migration that fails leaves nothing. While the table is absent, the
-// version is 0; goose wants a row of that version, which is only said.
+// versions is where goose remembers which migrations are applied: ojs.schema_hash, which the first
+// migration makes and the last one to be taken back removes. So a dump of schema ojs has it, and a
+// first migration that fails leaves nothing. While the table is absent, the version is 0; goose
+// wants a row of that version, which is only said.
 type versions struct{ files fs.FS }
 
 func (versions) Tablename() string { return "ojs.schema_hash" }
@@ -31,8 +32,8 @@ func (v versions) Insert(ctx context.Context, tx database.DBTxConn, req database
 	if err != nil {
 		return fmt.Errorf("store the schema's hash: %w", err)
 	}
-	// All code is to be applied: a view of all columns of a table has those that were there when it was made. Until then, what the version
-	// before remembered of owners and grants holds.
+	// All code is to be applied: a view of all columns of a table has those that were there when it
+	// was made. Until then, what the version before remembered of owners and grants holds.
 	_, err = tx.ExecContext(ctx, `
 		with code as (delete from ojs.code)
 		update ojs.schema_hash h set privileges = b.privileges
@@ -44,7 +45,8 @@ func (v versions) Insert(ctx context.Context, tx database.DBTxConn, req database
 	return nil
 }
 
-// Delete says of the version before that it was just come back to: a statement that was under way may be tried again.
+// Delete says of the version before that it was just come back to: a statement that was under way
+// may be tried again.
 func (v versions) Delete(ctx context.Context, tx database.DBTxConn, version int64) error {
 	if exists, err := v.exist(ctx, tx); err != nil || !exists {
 		return err

@@ -1,5 +1,6 @@
-// Package notify hears of commits: a Listener keeps one connection on which PostgreSQL notifies this server when a transaction with jobs for
-// a queue commits, and wakes the requests that wait for the queue.
+// Package notify hears of commits: a Listener keeps one connection on which PostgreSQL notifies
+// this server when a transaction with jobs for a queue commits, and wakes the requests that wait
+// for the queue.
 package notify
 
 import (
@@ -134,7 +135,8 @@ func (l *Listener) listen(ctx context.Context, again bool) error {
 // must not keep us from trying another one.
 func (l *Listener) connect(ctx context.Context) (conn *pgx.Conn, backend int32, err error) {
 	config := l.db.ListenConfig()
-	// Other servers tell by the name whether the session is still the one that they have seen (ojs.duty).
+	// Other servers tell by the name whether the session is still the one that they have seen
+	// (ojs.duty).
 	config.RuntimeParams["application_name"] += " listens " + rand.Text()[:8]
 	conn, err = pgx.ConnectConfig(ctx, config)
 	if err != nil {
@@ -153,8 +155,8 @@ func (l *Listener) connect(ctx context.Context) (conn *pgx.Conn, backend int32, 
 	return conn, backend, nil
 }
 
-// connected begins a connection. Commits before it notified nobody, and registrations may have gone with the server that had them, so
-// everything is registered anew and everybody looks.
+// connected begins a connection. Commits before it notified nobody, and registrations may have gone
+// with the server that had them, so everything is registered anew and everybody looks.
 func (l *Listener) connected(backend int32) {
 	l.tokens.connected(backend)
 	l.mu.Lock()

@@ -44,7 +44,8 @@ func listener(t *testing.T, db *pg.DB, adjust ...func(*notify.Listener)) (*notif
 	return l, stop
 }
 
-// waiter is a subscription whose wakes can be received. Wakes that come before one is received are one.
+// waiter is a subscription whose wakes can be received. Wakes that come before one is received are
+// one.
 type waiter struct {
 	*notify.Subscription
 	c chan struct{}
@@ -102,8 +103,8 @@ func receive(t *testing.T, w waiter) {
 	pgtest.Receive(t, "the waiter is woken", w.c)
 }
 
-// silent repeats what should not wake the waiter until it does not: the end of another database's transaction may wake it now and then,
-// because a snapshot is of the whole server.
+// silent repeats what should not wake the waiter until it does not: the end of another database's
+// transaction may wake it now and then, because a snapshot is of the whole server.
 func silent(t *testing.T, w waiter, act func()) {
 	t.Helper()
 	for range 5 {
@@ -173,7 +174,8 @@ func TestListenerReconnects(t *testing.T) {
 	w := settled(t, d, l, "a")
 	defer w.Close()
 	for range 3 {
-		// Nobody knows of the registration any more, either: it may have been another server's memory.
+		// Nobody knows of the registration any more, either: it may have been another server's
+		// memory.
 		pgtest.Exec(t, d.Pool, "delete from ojs.waiter")
 		pgtest.Exec(t, d.Pool, "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and query "+
 			"= 'listen ojs_wake'")
@@ -222,7 +224,8 @@ func TestRegistrationsAreKeptAndWithdrawn(t *testing.T) {
 		"'listen ojs_wake')")
 }
 
-// Many come and go at once while registrations are withdrawn without pause; each one that waits is woken.
+// Many come and go at once while registrations are withdrawn without pause; each one that waits is
+// woken.
 func TestManyWaiters(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -231,7 +234,8 @@ func TestManyWaiters(t *testing.T) {
 	for range 8 {
 		all.Go(func() {
 			for range 10 {
-				// Whenever the commit is, before the registration, after it or across it, a wake follows.
+				// Whenever the commit is, before the registration, after it or across it, a wake
+				// follows.
 				w := subscribe(l, "a")
 				pgtest.Exec(t, d.Pool, "select ojs.enqueue('x', p_queue => 'a')")
 				receive(t, w)
@@ -242,7 +246,8 @@ func TestManyWaiters(t *testing.T) {
 	all.Wait()
 }
 
-// A transaction that had looked for waiters before there was one commits without a word, however late.
+// A transaction that had looked for waiters before there was one commits without a word, however
+// late.
 func TestCommitThatCrossesTheRegistration(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -341,7 +346,8 @@ func TestFunctionsMayShareAToken(t *testing.T) {
 	}
 }
 
-// A mistake in a function that the listener calls ends neither what hears of commits nor what registers queues.
+// A mistake in a function that the listener calls ends neither what hears of commits nor what
+// registers queues.
 func TestAListenerThatPanicsGoesOn(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

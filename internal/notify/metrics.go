@@ -2,7 +2,7 @@ package notify
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Metrics tell whether commits are heard, for a registry.
+// Metrics returns the collectors of the listener, for a Prometheus registry.
 func (l *Listener) Metrics() []prometheus.Collector {
 	return []prometheus.Collector{
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{

@@ -38,8 +38,8 @@ type queue struct {
 	stale     bool   // commits may not have notified since it was registered
 	renewedAt time.Time
 	idleSince time.Time
-	// open are the transactions that were under way when the registration committed. Their statements may
-	// not have seen it, so that their commits notify nobody.
+	// open are the transactions that were under way when the registration committed. Their
+	// statements may not have seen it, so that their commits notify nobody.
 	open []uint64
 }
 
@@ -150,7 +150,8 @@ type recheck struct {
 // maintain does everything about registrations, one step after the other, so that a registration
 // and the withdrawal of the one before cannot overtake each other.
 func (l *Listener) maintain(ctx context.Context) {
-	// A statement in flight at the end is not cut off: PostgreSQL might still carry it out, after the withdrawal.
+	// A statement in flight at the end is not cut off: PostgreSQL might still carry it out, after
+	// the withdrawal.
 	steady := context.WithoutCancel(ctx)
 	r := &registrar{Listener: l}
 	timer := time.NewTimer(0)
@@ -273,7 +274,8 @@ func (l *Listener) register(ctx context.Context, names []string) (wakeSet, error
 	tokens, err := l.tokensOf(ctx, names)
 	var open []uint64
 	if err == nil {
-		// Asked after the registration has committed: a transaction that begins later sees it, and others are in the list.
+		// Asked after the registration has committed: a transaction that begins later sees it, and
+		// others are in the list.
 		open, err = l.openTransactions(ctx)
 	}
 	l.mu.Lock()

@@ -14,7 +14,8 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// Of two hosts the one is taken that accepts writes, also when that changes; nothing has to be said for it.
+// Of two hosts the one is taken that accepts writes, also when that changes; nothing has to be said
+// for it.
 func TestTwoHosts(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

@@ -7,8 +7,9 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Cut breaks all connections off, also those that are just being made, and lets none be made any more: whatever is under way fails at
-// once, and Close has nothing to wait for. PostgreSQL may still carry out what it has received.
+// Cut closes all connections at once, also those that are being opened, and no more can be opened.
+// Statements in flight fail, so Close does not have to wait for them. PostgreSQL may still carry
+// out what it has received.
 func (d *DB) Cut() { d.cut() }
 
 // boundConn is a connection that ends with a context.

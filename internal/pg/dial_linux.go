@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// setUserTimeout has the kernel end a connection whose other end does not confirm what was sent. Keepalives only see connections on which
-// nothing is sent.
+// setUserTimeout has the kernel end a connection whose other end does not confirm what was sent.
+// Keepalives only see connections on which nothing is sent.
 func setUserTimeout(_, _ string, raw syscall.RawConn) error {
 	return raw.Control(func(fd uintptr) {
 		// On a socket of another kind it does nothing.

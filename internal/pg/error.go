@@ -36,8 +36,8 @@ type Problem struct {
 	Hint      string
 }
 
-// Error is any failure of a call into Postgres, ready to be told to a caller. Err holds what
-// only the log may see.
+// Error is a failure of a call into PostgreSQL, or of a request before it, as a client may see it.
+// Err holds what only the log may see.
 type Error struct {
 	SQLState  string // empty if Postgres did not answer
 	Code      string
@@ -70,7 +70,8 @@ func (e *Error) Tell(name string, value any) *Error {
 	return e
 }
 
-// Limit is what an error tells about the limit that refused a request. A number that the error does not tell is nil.
+// Limit is what an error tells about the limit that refused a request. A number that the error does
+// not tell is nil.
 type Limit struct {
 	Name   string // such as max_enqueue_rate; "" if a queue was full
 	Tenant string // "" if the limit is no tenant's
@@ -100,10 +101,12 @@ func (e *Error) Limit() (l Limit) {
 	}
 }
 
-// Busy reports whether a limit refused a job only because other transactions, which may roll back, hold what is left of it.
+// Busy reports whether a limit refused a job only because other transactions, which may roll back,
+// hold what is left of it.
 func (e *Error) Busy() bool { return e.Details["busy"] == true }
 
-// Err turns an error of pgx into an *Error. It returns nil, cancellation by the caller and what is an *Error already as they are.
+// Err turns an error of pgx into an *Error. It returns nil, an *Error, and the end of the caller's
+// own context as they are.
 func (d *DB) Err(err error) error {
 	var known *Error
 	if err == nil || errors.As(err, &known) || errors.Is(err, context.Canceled) {
@@ -114,7 +117,7 @@ func (d *DB) Err(err error) error {
 	}
 	var connect *pgconn.ConnectError
 	if errors.As(err, &connect) {
-		// PostgreSQL may have said why (a wrong password, too many clients), which is for the log and not for the caller.
+		// The reason (a wrong password, too many clients) is for the log, not for the caller.
 		return d.unreachable(err)
 	}
 	var pgErr *pgconn.PgError
@@ -131,8 +134,9 @@ func (d *DB) Err(err error) error {
 	return &Error{Code: codeInternal, Status: http.StatusInternalServerError, Message: "internal error", Err: err}
 }
 
-// Outdated reports whether the error can only mean that a statement, or a function under way, does not fit the schema: it is a mistake of
-// ours, or a migration has changed the schema meanwhile and it fits the next time. The statement did nothing.
+// Outdated reports whether a statement failed because it does not fit the schema: a migration has
+// changed the schema since the statement was prepared, or the program has a mistake. The statement
+// has changed nothing, so it may be run again.
 func Outdated(err error) bool {
 	switch state := sqlstate.Of(err); state {
 	case sqlstate.FeatureNotSupported, sqlstate.InternalError:
@@ -144,8 +148,9 @@ func Outdated(err error) bool {
 	}
 }
 
-// changing remembers for a second whether the schema is being migrated, or was a moment ago. During a migration each of a thousand errors
-// would ask otherwise.
+// changing caches for a second whether a migration is running or has just ended. Without the cache
+// each of a thousand errors during a migration would query the database. mu guards all fields; it
+// is held while the query runs, so that one error asks and the others wait.
 type changing struct {
 	mu      sync.Mutex
 	askedAt time.Time
@@ -154,7 +159,7 @@ type changing struct {
 
 const (
 	changingKept  = time.Second
-	changingAgain = 100 * time.Millisecond // after the question failed
+	changingAgain = 100 * time.Millisecond // after the query failed
 )
 
 func (d *DB) schemaChanging() bool {
@@ -169,19 +174,20 @@ func (d *DB) schemaChanging() bool {
 		if err == nil {
 			c.is = is
 		} else {
-			c.askedAt = c.askedAt.Add(changingAgain - changingKept) // the old answer holds, but not for long: it is not known to be right
+			c.askedAt = c.askedAt.Add(changingAgain - changingKept) // keep the old answer for a short time only: it may be wrong by now
 		}
 	}
 	return c.is
 }
 
-// overloaded refuses requests that come while too many wait.
+// overloaded returns the 503 for ErrOverloaded.
 func (d *DB) overloaded(err error) *Error {
 	e := d.unreachable(err)
 	e.Message, e.Hint = "Too many requests wait for the database at the moment.", "Try again later."
 	return e
 }
 
+// unreachable returns the 503 for a database that cannot be reached.
 func (d *DB) unreachable(err error) *Error {
 	row, ok := d.Problems()[sqlstate.ClassConnection]
 	if !ok {
@@ -193,6 +199,9 @@ func (d *DB) unreachable(err error) *Error {
 	return &Error{Code: row.Code, Status: row.Status, Retryable: row.Retryable, Message: row.Title, Hint: row.Hint, Err: err}
 }
 
+// fromPostgres returns the Error for an error that PostgreSQL has answered with. Its code, status
+// and hint are the row of ojs.problem for its SQLSTATE. Without a row it is a 500, and the client
+// is not told what failed.
 func (d *DB) fromPostgres(pgErr *pgconn.PgError, err error) *Error {
 	row, ok := d.problem(pgErr.Code)
 	if Outdated(pgErr) {
@@ -213,7 +222,7 @@ func (d *DB) fromPostgres(pgErr *pgconn.PgError, err error) *Error {
 		}
 		e.readDetails(pgErr)
 	case strings.HasPrefix(pgErr.Code, sqlstate.ClassData):
-		// Says which value it was, and quotes nothing but what the caller sent.
+		// PostgreSQL's message names the value at fault, and quotes only what the caller sent.
 		e.Message = pgErr.Message
 		e.readDetails(pgErr)
 	case pgErr.Code == sqlstate.NotNullViolation:
@@ -224,14 +233,16 @@ func (d *DB) fromPostgres(pgErr *pgconn.PgError, err error) *Error {
 	return e
 }
 
-// problems are the rows of ojs.problem as they were read last.
+// problems caches the rows of ojs.problem. known is replaced as a whole and never changed, so
+// readers need no lock; mu guards readAt and lets one caller at a time read the table again.
 type problems struct {
 	known  atomic.Pointer[map[string]Problem]
 	mu     sync.Mutex
-	readAt time.Time // again, because one was not known
+	readAt time.Time // when the table was last read because a SQLSTATE was unknown
 }
 
-// Problems are the rows of ojs.problem by SQLSTATE, or by its class of two characters.
+// Problems returns the rows of ojs.problem by SQLSTATE; the key of a row for a whole class is its
+// two characters.
 func (d *DB) Problems() map[string]Problem {
 	if known := d.problems.known.Load(); known != nil {
 		return *known
@@ -239,8 +250,9 @@ func (d *DB) Problems() map[string]Problem {
 	return nil
 }
 
-// problem is the row for a SQLSTATE, or else for its class. One of our own that is not known is raised by functions of a later release; so
-// the table is read again, once in a second at most.
+// problem returns the row for a SQLSTATE, or else for its class. Functions of a later release may
+// raise a SQLSTATE of ours that this server does not know; then the table is read again, at most
+// once a second.
 func (d *DB) problem(state string) (row Problem, ok bool) {
 	row, ok = d.Problems()[state]
 	if !ok && strings.HasPrefix(state, sqlstate.ClassOurs) {
@@ -261,11 +273,12 @@ func (d *DB) readProblemsAgain() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	_ = d.loadProblems(ctx) // the class answers then
+	_ = d.loadProblems(ctx) // if this fails, the row for the class answers
 	d.problems.readAt = time.Now()
 }
 
-// readDetails reads the object that our functions send as DETAIL. PostgreSQL's own detail is text, which may quote rows: it is left out.
+// readDetails reads the object that our functions send as DETAIL. PostgreSQL's own detail is text,
+// which may quote rows: it is left out.
 func (e *Error) readDetails(pgErr *pgconn.PgError) {
 	var typed struct {
 		Field, Fault string

@@ -12,8 +12,8 @@ func (c Config) Hasty() Config {
 	return c
 }
 
-// InLine is how many wait for their turn to try again.
-func (d *DB) InLine() int { return d.retries.Waiting() }
+// Retrying returns how many statements wait until they may be tried again.
+func (d *DB) Retrying() int { return d.retries.Waiting() }
 
-// Turns are those of statements of callers, and of those that only read.
-func (d *DB) Turns() (all, reads *fair.Gate) { return d.turns.conns, d.turns.reads }
+// Shares returns the gates of statements of callers, and of those that only read.
+func (d *DB) Shares() (all, reads *fair.Gate) { return d.shares.conns, d.shares.reads }

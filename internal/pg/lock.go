@@ -14,16 +14,17 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlstate"
 )
 
-// A statement that waits for another transaction's lock keeps a connection meanwhile, and a few such statements keep all. So statements
-// that may meet such a lock wait for 20 ms only, are rolled back then, and are tried again after growing pauses in which they keep
-// nothing.
+// A statement that waits for the lock of another transaction occupies a connection meanwhile; a few
+// such statements would occupy all of them. So a statement that may meet such a lock waits for at
+// most 20 ms, is rolled back, and is tried again after a pause. The pauses grow, and no connection
+// is occupied during a pause.
 
 const (
 	lockTimeout    = "20ms"
 	firstLockPause = 5 * time.Millisecond
 	maxLockPause   = 100 * time.Millisecond
 	lockSetting    = "lock_timeout"
-	lockRetries    = 4 // at once, of all connections; tenants take turns
+	lockRetries    = 4 // statements tried again at once; tenants share this number fairly
 )
 
 // Locked reports whether the error says that another transaction's lock was in the way.
@@ -32,12 +33,11 @@ func Locked(err error) bool {
 	return errors.As(err, &known) && known.SQLState == sqlstate.LockNotAvailable || sqlstate.In(err, sqlstate.LockNotAvailable)
 }
 
-// RetryLocked calls try until it returns false, or ctx ends. It pauses between the calls, at
-// random, so that two transactions that were in each other's way do not meet again.
+// RetryLocked calls try until it returns false, or ctx ends. The pauses between the calls grow from
+// 5 to 100 ms and are random, so that two transactions that blocked each other do not meet again.
 func RetryLocked(ctx context.Context, try func() (locked bool)) {
 	for pause := firstLockPause; try(); pause = min(2*pause, maxLockPause) {
 		select {
-		// At random, because two that were in each other's way must not come back together.
 		case <-time.After(pause/2 + rand.N(pause)):
 		case <-ctx.Done():
 			return
@@ -45,9 +45,11 @@ func RetryLocked(ctx context.Context, try func() (locked bool)) {
 	}
 }
 
-// WithLockRetry has do run one statement for a tenant, or for none, through Brief, until no lock is in its way, for at most timeout. When
-// the caller leaves, it is not tried again; a statement in flight goes on, because its outcome would be unknown and its connection lost.
-// The error is the last statement's.
+// WithLockRetry calls do, which runs one statement through the Brief that it gets, and calls it
+// again while a lock is in the way, for at most timeout. tenant is the tenant that the statement
+// acts for; nil: none. When ctx ends, do is not called again; a statement in flight goes on,
+// because to break it off would cost its connection and leave its outcome unknown. The error is
+// that of the last call.
 func (d *DB) WithLockRetry(ctx context.Context, tenant *string, timeout time.Duration, do func(context.Context, Brief) error) (err error) {
 	running, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 	defer cancel()
@@ -72,29 +74,33 @@ func (d *DB) WithLockRetry(ctx context.Context, tenant *string, timeout time.Dur
 	return err
 }
 
-// Brief runs statements, each in a transaction of its own and in one round trip, that fail instead of waiting for a lock, or running, for
-// longer than so much.
+// Brief runs statements that PostgreSQL ends after a time: one that waits for a lock (DB.Brief), or
+// one that runs (DB.Within). Each statement is a transaction of its own and takes one round trip. A
+// Brief is a value without state of its own: any goroutine may use it.
 type Brief struct {
 	db            *DB
 	setting, time string
-	actor, reason string // for the audit trail; empty: as the login and the session say
+	actor, reason string // for the audit trail; empty: the session's own
 }
 
-// As is b for statements that the audit trail is to show with an actor, whom it believes of the service's login only, and a reason.
+// As returns b for changes that the audit trail records with an actor and a reason. The audit trail
+// accepts an actor only from a member of ojs_service.
 func (b Brief) As(actor, reason string) Brief {
 	b.actor, b.reason = actor, reason
 	return b
 }
 
-// Brief is for statements that wait for a lock for at most 20 ms and are tried again: see WithLockRetry and RetryLocked.
+// Brief returns a Brief whose statements fail after 20 ms of waiting for a lock; WithLockRetry and
+// RetryLocked try them again.
 func (d *DB) Brief() Brief { return Brief{db: d, setting: lockSetting, time: lockTimeout} }
 
-// Within is for statements that PostgreSQL breaks off after so long. A context that ends breaks the connection off, too.
+// Within returns a Brief whose statements PostgreSQL cancels after limit. The connection survives
+// that, unlike the end of a context.
 func (d *DB) Within(limit time.Duration) Brief {
 	return Brief{db: d, setting: "statement_timeout", time: strconv.FormatInt(limit.Milliseconds(), 10) + "ms"}
 }
 
-// Query is as a pool's.
+// Query is pgxpool.Pool.Query.
 func (b Brief) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	batch := &pgx.Batch{}
 	before := 1
@@ -104,9 +110,10 @@ func (b Brief) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, er
 		batch.Queue("select set_config('ojs.actor', $1, true), set_config('ojs.reason', $2, true)", b.actor, b.reason)
 	}
 	batch.Queue(sql, args...)
-	// Transactions that notify queue up for a lock when they commit, which says nothing about the jobs' locks.
+	// The bound ends before the commit: transactions that notify wait for each other there, which
+	// is no lock of a job.
 	batch.Queue("select set_config('" + b.setting + "', '0', true)")
-	leave, err := b.db.turns.enter(ctx)
+	leave, err := b.db.shares.enter(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -127,8 +134,9 @@ func (b Brief) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, er
 	return &lastRows{Rows: rows, sent: sent, leave: leave, explain: b.explain}, nil
 }
 
-// explain calls a lock what PostgreSQL calls a query that a user cancelled: where lock_timeout ends at the moment at which the lock is had,
-// the statement is broken off at its next wait, and the reason is forgotten.
+// explain corrects an error of PostgreSQL: if lock_timeout ends in the instant in which the lock is
+// granted, the statement is cancelled at its next wait and reported as cancelled by a user (57014).
+// It was the lock (55P03), and the statement is to be tried again.
 func (b Brief) explain(err error) error {
 	var pgErr *pgconn.PgError
 	if b.setting != lockSetting || !errors.As(err, &pgErr) || pgErr.Code != sqlstate.QueryCanceled {
@@ -139,13 +147,13 @@ func (b Brief) explain(err error) error {
 	return &lock
 }
 
-// QueryRow is as a pool's.
+// QueryRow is pgxpool.Pool.QueryRow.
 func (b Brief) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	rows, err := b.Query(ctx, sql, args...)
 	return oneRow{rows, err}
 }
 
-// Exec is as a pool's.
+// Exec is pgxpool.Pool.Exec.
 func (b Brief) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
 	rows, err := b.Query(ctx, sql, args...)
 	if err != nil {
@@ -155,10 +163,11 @@ func (b Brief) Exec(ctx context.Context, sql string, args ...any) (pgconn.Comman
 	return rows.CommandTag(), rows.Err()
 }
 
-// lastRows are those of a batch's last statement: their end is the end of the transaction, which may still fail.
+// lastRows are the rows of a batch's last statement. Their end is also the end of the transaction,
+// which may still fail then.
 type lastRows struct {
 	pgx.Rows
-	sent    pgx.BatchResults // nil: closed, and the connection is another's
+	sent    pgx.BatchResults // nil once closed: the connection belongs to another caller then
 	leave   func()
 	end     error
 	explain func(error) error
@@ -182,6 +191,7 @@ func (r *lastRows) Close() {
 
 func (r *lastRows) Err() error { return r.explain(cmp.Or(r.Rows.Err(), r.end)) }
 
+// oneRow is the first of some rows, or the error of the query.
 type oneRow struct {
 	rows pgx.Rows
 	err  error

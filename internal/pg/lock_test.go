@@ -12,7 +12,8 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// Of one tenant's calls that meet a lock, however many, none goes before another tenant's that waits and has nothing in hand.
+// Of one tenant's calls that meet a lock, however many, none goes before another tenant's that
+// waits and has nothing in hand.
 func TestTenantsThatMeetLocksTakeTurns(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -61,7 +62,7 @@ func TestTenantsThatMeetLocksTakeTurns(t *testing.T) {
 	}
 	inLine := func(n int) {
 		t.Helper()
-		pgtest.Eventually(t, fmt.Sprint("in line are ", n), func() bool { return db.InLine() == n })
+		pgtest.Eventually(t, fmt.Sprint("in line are ", n), func() bool { return db.Retrying() == n })
 	}
 	big, small := "big", "small"
 	const crowd = 60
@@ -99,7 +100,8 @@ func TestTenantsThatMeetLocksTakeTurns(t *testing.T) {
 	inLine(0)
 }
 
-// A statement that PostgreSQL breaks off for its lock_timeout without knowing so any more met a lock.
+// A statement that PostgreSQL breaks off for its lock_timeout without knowing so any more met a
+// lock.
 func TestABriefStatementThatIsCancelledMetALock(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

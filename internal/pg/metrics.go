@@ -5,7 +5,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics tell of the pool of connections, for a registry.
+// Metrics returns the collectors of the pool of connections, for a Prometheus registry.
 func (d *DB) Metrics() []prometheus.Collector {
 	connections := func(state string, number func(*pgxpool.Stat) int32) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{

@@ -1,9 +1,10 @@
-// Package pg connects to PostgreSQL: it opens the pool of connections, shares them between tenants, and turns every error into an *Error
-// that a client may see.
+// Package pg connects to PostgreSQL: it opens the pool of connections, shares them between tenants,
+// and turns every error into an *Error that a client may see.
 //
-// Who imports it: internal/batch puts concurrent calls into one statement, internal/notify hears of commits, internal/migrate makes the
-// schema, and the packages that serve requests call generated queries (internal/sqlcgen) over Pool, Shared or Brief. What a job is, and
-// which job goes next, is SQL (db/code).
+// Who imports it: internal/batch puts concurrent calls into one statement, internal/notify hears of
+// commits, internal/migrate makes the schema, and the packages that serve requests call generated
+// queries (internal/sqlcgen) over Pool, Shared or Brief. What a job is, and which job goes next, is
+// SQL (db/code).
 package pg
 
 import (
@@ -30,11 +31,12 @@ type Config struct {
 	// URL is a postgres:// address or a keyword/value string; what it leaves out comes
 	// from the PG* variables.
 	URL string
-	// ListenURL, if set, is for the one connection that listens, which must be PostgreSQL's own. URL may then lead through
-	// a pooler that gives a session of its own to each transaction only: PgBouncer in transaction mode.
+	// ListenURL, if set, is for the one connection that listens, which must be PostgreSQL's own.
+	// URL may then lead through a pooler that gives a session of its own to each transaction only:
+	// PgBouncer in transaction mode.
 	ListenURL string
-	// MaxConns bounds the pool, unless the URL has pool_max_conns; 0 means 16. The listener needs one connection more,
-	// and so does Probe once it is called.
+	// MaxConns bounds the pool, unless the URL has pool_max_conns; 0 means 16. The listener needs
+	// one connection more, and so does Probe once it is called.
 	MaxConns int32
 	// AppName is what pg_stat_activity shows.
 	AppName string
@@ -51,11 +53,11 @@ type DB struct {
 
 	cut      context.CancelFunc
 	pool     *pgxpool.Pool
-	probe    *pgxpool.Pool // of one connection, which no work can occupy
+	probe    *pgxpool.Pool // of one connection, for Probe: work must not keep it busy
 	listen   *pgx.ConnConfig
-	pooled   bool // the pool's connections may share sessions, through PgBouncer
-	turns    turns
-	retries  *fair.Gate // of WithLockRetry
+	pooled   bool       // the pool goes through a pooler, where sessions are shared
+	shares   connShares // how callers share the pool
+	retries  *fair.Gate // statements that WithLockRetry tries again at once
 	changing changing
 }
 
@@ -64,8 +66,9 @@ const (
 	checkTimeout = 10 * time.Second // of CheckSettings
 )
 
-// Open connects, for which each host of the URL has its connect_timeout, and loads the table of problems within 30 s. A database without
-// our schema opens, too; migrate.CheckSchema explains it. Fails with ErrPooler if URL leads to a pooler and ListenURL is empty.
+// Open connects and loads the table ojs.problem. Each host of the URL has its connect_timeout to
+// answer, and the table 30 s. A database without our schema opens, too; migrate.CheckSchema
+// explains it. Fails with ErrPooler if URL leads to a pooler and ListenURL is empty.
 func Open(ctx context.Context, cfg Config) (*DB, error) {
 	lifetime, cut := context.WithCancel(context.Background())
 	pool, err := openPool(cfg, lifetime)
@@ -75,7 +78,7 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 	}
 	d := &DB{
 		cut: cut, pool: pool, listen: pool.Config().ConnConfig, pooled: cfg.ListenURL != "",
-		turns:   newTurns(pool.Config().MaxConns),
+		shares:  newConnShares(pool.Config().MaxConns),
 		retries: fair.NewGate(lockRetries, nil),
 	}
 	probe := pool.Config()
@@ -141,7 +144,8 @@ func openPool(cfg Config, lifetime context.Context) (*pgxpool.Pool, error) {
 		}
 	}
 
-	// Times leave as instants, wherever the server stands: rows are answers as they are.
+	// Times are read as UTC, whatever the zone of this machine: rows are encoded into answers as
+	// they are.
 	poolCfg.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
 		conn.TypeMap().RegisterType(&pgtype.Type{
 			Name: "timestamptz", OID: pgtype.TimestamptzOID, Codec: &pgtype.TimestamptzCodec{ScanLocation: time.UTC},
@@ -149,12 +153,14 @@ func openPool(cfg Config, lifetime context.Context) (*pgxpool.Pool, error) {
 		return nil
 	}
 	poolCfg.ShouldPing = func(ctx context.Context, p pgxpool.ShouldPingParams) bool {
-		// PostgreSQL says nothing unasked, unless it ends the session. A crash ends all of them at once, and each statement sent over one
-		// would fail without anybody knowing whether it was carried out.
+		// An idle session sends nothing, except when PostgreSQL ends it. So bytes to read mean that
+		// the session has ended. A statement sent over it would fail, and its outcome would be
+		// unknown.
 		return p.IdleDuration > pingAfter && ctx.Value(unchecked{}) == nil || readable(p.Conn.PgConn().Conn())
 	}
 
-	// Not ctx, which ends with Open, and the pool's own goroutines must not.
+	// The pool's goroutines live as long as the pool, so they get lifetime and not the context of
+	// Open.
 	pool, err := pgxpool.NewWithConfig(lifetime, poolCfg)
 	if err != nil {
 		return nil, fmt.Errorf("open the connection pool: %w", err)
@@ -162,7 +168,8 @@ func openPool(cfg Config, lifetime context.Context) (*pgxpool.Pool, error) {
 	return pool, nil
 }
 
-// parseURL reads a URL, which may have settings of a pool, and says which of these it has. Sessions will have the required settings.
+// parseURL reads a URL, which may have settings of a pool, and says which of these it has. Sessions
+// will have the required settings.
 func parseURL(url string) (cfg *pgxpool.Config, given map[string]bool, err error) {
 	conn, err := pgx.ParseConfig(url)
 	if err != nil {
@@ -179,8 +186,9 @@ func parseURL(url string) (cfg *pgxpool.Config, given map[string]bool, err error
 	return cfg, given, nil
 }
 
-// ConnConfig reads the URL of a single connection, outside of any pool. The URL may be a server's, with settings of a pool. The connection
-// has the settings that our SQL relies on, and notices when its database is gone.
+// ConnConfig reads the URL of a single connection, outside of any pool. The URL may be a server's,
+// with settings of a pool. The connection has the settings that our SQL relies on, and notices when
+// its database is gone.
 func ConnConfig(url string) (*pgx.ConnConfig, error) {
 	cfg, _, err := parseURL(url)
 	if err != nil {
@@ -201,7 +209,8 @@ func Connect(ctx context.Context, url string) (*pgx.Conn, error) {
 
 const hangUpTimeout = 2 * time.Second
 
-// HangUp closes a connection within 2 s, also after ctx has ended: the goodbye to a server that is gone would not return.
+// HangUp closes a connection within 2 s, also after ctx has ended: the goodbye to a server that is
+// gone would not return.
 func HangUp(ctx context.Context, conn *pgx.Conn) {
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), hangUpTimeout)
 	defer cancel()
@@ -221,7 +230,8 @@ func listenConfig(cfg Config, lifetime context.Context) (*pgx.ConnConfig, error)
 func configure(conn *pgx.ConnConfig, cfg Config, lifetime context.Context) {
 	detectLoss(&conn.Config)
 	conn.DialFunc = dialUntil(lifetime, conn.DialFunc)
-	// The planner overrates queries of tables without statistics, and compiling one takes half a second.
+	// The planner overestimates queries of tables without statistics, and compiling such a query
+	// takes half a second.
 	params := map[string]string{"jit": "off"}
 	if cfg.AppName != "" {
 		params["application_name"] = cfg.AppName
@@ -239,7 +249,7 @@ func configure(conn *pgx.ConnConfig, cfg Config, lifetime context.Context) {
 
 const (
 	connectTimeout = 5 * time.Second // for each host, unless the URL has connect_timeout
-	userTimeout    = 5 * time.Second // after which a host that confirms nothing is taken for dead
+	userTimeout    = 5 * time.Second // a host that confirms no data for so long counts as dead
 )
 
 // detectLoss makes connections notice when their database is gone or no longer the one to write to.
@@ -254,12 +264,13 @@ func detectLoss(cfg *pgconn.Config) {
 	cfg.DialFunc = dialer.DialContext
 	elsewhere := func(f *pgconn.FallbackConfig) bool { return f.Host != cfg.Host || f.Port != cfg.Port }
 	if cfg.ValidateConnect == nil && slices.ContainsFunc(cfg.Fallbacks, elsewhere) {
-		// Of several hosts only one can be meant.
+		// The URL names several hosts: the one that accepts writes is the right one.
 		cfg.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
 	}
 	report := cfg.OnPgError
 	cfg.OnPgError = func(conn *pgconn.PgConn, err *pgconn.PgError) bool {
-		// A standby, or a primary that is one no more: the next connection may find the right one.
+		// The host is a standby, or was a primary and is none now. Close the connection: the next
+		// one may find the right host.
 		return report(conn, err) && err.Code != sqlstate.ReadOnlyTransaction
 	}
 }
@@ -269,26 +280,28 @@ const pingAfter = time.Second
 
 type unchecked struct{}
 
-// Unchecked is for statements that an idle server runs from time to time, and that are tried again after an error: with it, a connection
-// is not asked first, which would be one more round trip, unless it is known to have ended.
+// Unchecked returns ctx for statements that are tried again after an error anyway. Their connection
+// is not pinged first, which saves an idle server a round trip for each of its regular statements.
 func Unchecked(ctx context.Context) context.Context { return context.WithValue(ctx, unchecked{}, true) }
 
-// ListenConfig returns the configuration of a connection that listens for notifications: to PostgreSQL itself, even where the pool goes
-// through a pooler. The caller may change it.
+// ListenConfig returns the configuration of a connection that listens for notifications: to
+// PostgreSQL itself, even where the pool goes through a pooler. The caller may change it.
 func (d *DB) ListenConfig() *pgx.ConnConfig { return d.listen.Copy() }
 
-// Pool runs generated queries; their errors go through Err.
+// Pool returns the pool of connections, for generated queries of the server itself. Their errors go
+// through Err.
 func (d *DB) Pool() *pgxpool.Pool { return d.pool }
 
-// Probe asks whether the database answers within 2 s, on a connection of its own, so that it does not wait for work that keeps all
-// others busy. It does not end with ctx: a caller that hangs up would cost the connection.
+// Probe returns nil if the database answers within 2 s. It has a connection of its own, so that it
+// does not wait for work that keeps all other connections busy. It does not end with ctx, because a
+// caller that hangs up would cost the connection.
 func (d *DB) Probe(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
 	return d.probe.Ping(ctx)
 }
 
-// Close waits for connections in use, then closes all; Cut spares it that.
+// Close waits until no connection is in use, then closes all. After Cut it does not have to wait.
 func (d *DB) Close() {
 	d.pool.Close()
 	if d.probe != nil {

@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// readable reports, without waiting and without reading it, whether something has come over a connection, its end included.
+// readable reports, without waiting and without reading it, whether something has come over a
+// connection, its end included.
 func readable(conn net.Conn) (is bool) {
 	if encrypted, ok := conn.(interface{ NetConn() net.Conn }); ok {
 		conn = encrypted.NetConn()

@@ -13,8 +13,10 @@ import (
 
 const statementTries = 3
 
-// WithRetry runs a statement, and up to twice more if it certainly did nothing and may well succeed now. timeout bounds each run. A panic
-// of run is an error, which is not tried again. The statement does not end with its caller: others may share it.
+// WithRetry calls run, which sends a statement, and calls it up to twice more if the statement has
+// certainly changed nothing and may succeed now. timeout bounds each call. A panic of run becomes
+// an error, which is not tried again. The context of run does not end with a caller, because
+// several callers may share the statement.
 func WithRetry(timeout time.Duration, run func(context.Context) error) error {
 	for try := 1; ; try++ {
 		ctx, cancel := context.WithTimeout(context.Background(), timeout)
@@ -26,8 +28,9 @@ func WithRetry(timeout time.Duration, run func(context.Context) error) error {
 	}
 }
 
-// safeToRetry reports whether a statement did nothing and may succeed now: it was never sent, or was prepared for another schema, or its
-// transaction lost against another one and was rolled back.
+// safeToRetry reports whether a failed statement has changed nothing and may succeed now: it was
+// never sent, it was prepared for another schema, or its transaction was rolled back in favour of
+// another one (serialization failure, deadlock).
 func safeToRetry(err error) bool {
 	if sqlstate.Of(err) != "" {
 		return sqlstate.In(err, sqlstate.SerializationFailure, sqlstate.DeadlockDetected) || Outdated(err)
@@ -35,9 +38,10 @@ func safeToRetry(err error) bool {
 	return pgconn.SafeToRetry(err) && !errors.Is(err, context.DeadlineExceeded)
 }
 
-// ItemFault reports whether PostgreSQL answered with an error that a single item of a statement may have caused, so that the others may
-// succeed without it. Classes of errors that concern the whole statement are not: PostgreSQL is unreachable, stops, or lacks something. A
-// lock is not either, because every part of the statement would wait for it again.
+// ItemFault reports whether a single item of a statement may have caused its error, so that the
+// other items may succeed without that item. It is false for classes of errors that concern the
+// whole statement: PostgreSQL is unreachable, stops, or lacks a resource. It is false for a lock,
+// too, because each part of the statement would wait for the lock again.
 func ItemFault(err error) bool {
 	state := sqlstate.Of(err)
 	if state == "" {

@@ -14,28 +14,32 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlstate"
 )
 
-// required are the settings of a session that our SQL relies on. A database, a role or a URL may set them otherwise, for other programs:
-// each connection sets them for itself.
+// required are the settings of a session that our SQL relies on. A database, a role or a URL may
+// have other values, meant for other programs, so each connection sets these for itself.
 var required = map[string]string{
-	// Decisions read what others have committed meanwhile; ojs.fetch refuses any other level.
+	// A decision must read what other transactions have committed since it began; ojs.fetch refuses
+	// any other level.
 	"default_transaction_isolation": "read committed",
-	// With another one, a job with characters that it lacks fails each FETCH of its queue, and HTTP's UTF-8 is stored as other characters.
+	// In another encoding, HTTP's UTF-8 would be stored as other characters, and a job with a
+	// character that the encoding lacks would fail each FETCH of its queue.
 	"client_encoding":             "UTF8",
 	"standard_conforming_strings": "on",
-	// When it is off, each query that a policy filters is an error.
+	// With "off", each query that a policy filters is an error.
 	"row_security": "on",
 	// All our SQL names its schema.
 	"search_path": "",
-	// Texts and JSON that SQL makes of times, intervals and floats.
+	// These decide how SQL writes times, intervals and floats into texts and JSON.
 	"timezone": "UTC", "datestyle": "ISO, MDY", "intervalstyle": "postgres", "extra_float_digits": "1",
-	// The server's transactions end with their call. SQL otherwise judges that by time, which a loaded machine may take to plan a call.
+	// It says that each transaction of this session ends with its call. Without it SQL guesses that
+	// from the time that has passed, and on a loaded machine planning a call may take that time.
 	"ojs.autocommit": "on",
 }
 
-// throughPooler are the settings that PgBouncer takes from its clients. It refuses connections with any other one.
+// throughPooler are the settings that PgBouncer accepts from its clients. It refuses a connection
+// with any other setting.
 var throughPooler = []string{"client_encoding", "standard_conforming_strings", "timezone", "datestyle"}
 
-// require sets what our SQL relies on, in place of what a URL says.
+// require replaces the settings that a URL has by those that our SQL relies on.
 func require(params map[string]string) {
 	for name := range params {
 		if _, is := required[strings.ToLower(name)]; is {
@@ -47,7 +51,8 @@ func require(params map[string]string) {
 	}
 }
 
-// forPooler leaves out the settings that PgBouncer would refuse. The role has to have them: CheckSettings looks.
+// forPooler removes the settings that PgBouncer would refuse. The role must have them instead;
+// CheckSettings looks whether it does.
 func forPooler(params map[string]string) {
 	kept := map[string]string{}
 	for _, name := range throughPooler {
@@ -65,7 +70,8 @@ func forPooler(params map[string]string) {
 // ErrEncoding means that the database cannot hold all characters that a job may have.
 var ErrEncoding = errors.New("the encoding of the database is not UTF8")
 
-// CheckEncoding returns an ErrEncoding, which says what to do, unless a database's encoding is UTF8.
+// CheckEncoding returns an ErrEncoding, which says what to do, unless a database's encoding is
+// UTF8.
 func CheckEncoding(encoding string) error {
 	if encoding == "UTF8" {
 		return nil
@@ -78,8 +84,9 @@ func CheckEncoding(encoding string) error {
 // ErrSetting means that sessions have a setting with which our SQL does not work.
 var ErrSetting = errors.New("sessions of the server have a setting that it cannot work with")
 
-// CheckSettings says what is wrong with the database's encoding, with the settings of sessions behind a pooler, for which the server cannot
-// set them, or with the connection that is to listen.
+// CheckSettings returns an error that says what to do if a server cannot work with this database:
+// its encoding is not UTF8 (ErrEncoding), sessions behind a pooler, where a server cannot set them,
+// have other settings (ErrSetting), or the listening URL leads to a pooler, too (ErrPooler).
 func (d *DB) CheckSettings(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
@@ -106,7 +113,8 @@ func settingError(name, value, want, user string) error {
 		"the pooler", ErrSetting, name, value, user, want)
 }
 
-// checkListening fails if notifications would be lost. A PostgreSQL that cannot be reached now is for the listener, which tries again.
+// checkListening returns ErrPooler if notifications would be lost. It ignores a PostgreSQL that
+// cannot be reached now, because the listener tries again.
 func (d *DB) checkListening(ctx context.Context) error {
 	if !d.pooled {
 		return nil
@@ -130,7 +138,8 @@ var ErrPooler = errors.New("the URL leads to a pooler that shares sessions, such
 	"where notifications and prepared statements are lost. Give an address of PostgreSQL itself. " +
 	"`ojs-pg serve` needs it for one connection only: --direct-url, or OJS_DIRECT_URL (docs/configuration.md#pgbouncer)")
 
-// ExplainRefusal returns an ErrPooler if err is the answer of PgBouncer to settings that it does not know, and else err.
+// ExplainRefusal returns an ErrPooler if err is the answer of PgBouncer to settings that it does
+// not know, and else err.
 func ExplainRefusal(err error) error {
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) && pgErr.Code == sqlstate.ProtocolViolation && strings.Contains(pgErr.Message, "startup parameter") {
@@ -140,17 +149,19 @@ func ExplainRefusal(err error) error {
 }
 
 const (
-	poolerTries   = 3 // several processes of a pooler may share one address, and each shares sessions among its own clients only
+	poolerTries   = 3 // a pooler may have several processes, each of which shares sessions among its own clients only
 	poolerTimeout = 2 * time.Second
 )
 
-// RefusePooler fails with ErrPooler if another connection gets the session of this one, or this one gets another session.
+// RefusePooler returns ErrPooler if a connection shares its session with other connections: another
+// connection gets the session of this one, or this one gets another session.
 func RefusePooler(ctx context.Context, conn *pgx.Conn) error {
 	backend, err := backendOf(ctx, conn.PgConn())
 	if err != nil {
 		return err
 	}
-	// PostgreSQL tells at the start which process serves a connection. A pooler has told a number of its own.
+	// PostgreSQL names, when a connection begins, the process that serves it. A pooler names a
+	// number of its own.
 	if backend == conn.PgConn().PID() {
 		return nil
 	}
@@ -162,13 +173,14 @@ func RefusePooler(ctx context.Context, conn *pgx.Conn) error {
 		case err != nil && ctx.Err() != nil:
 			return fmt.Errorf("ask whether there is a pooler: %w", err)
 		case err != nil:
-			return nil // it has no second session at all, for now: nothing is shared
+			return nil // there is no second session, so no session is shared
 		}
 	}
 	return nil
 }
 
-// sharesSession opens a second connection, which keeps its session for a moment by a transaction.
+// sharesSession opens a second connection, whose open transaction occupies a session, and reports
+// whether both connections got the same session.
 func sharesSession(ctx context.Context, conn *pgx.Conn, backend uint32) (bool, error) {
 	trying, cancel := context.WithTimeout(ctx, poolerTimeout)
 	defer cancel()
@@ -187,7 +199,8 @@ func sharesSession(ctx context.Context, conn *pgx.Conn, backend uint32) (bool, e
 	return err == nil && again != backend, err
 }
 
-// backendOf asks for the process that serves the current transaction, by the simple protocol: it prepares nothing.
+// backendOf returns the process id of the session that serves a connection now. It uses the simple
+// protocol, which works through any pooler.
 func backendOf(ctx context.Context, conn *pgconn.PgConn) (uint32, error) {
 	results, err := conn.Exec(ctx, "select pg_catalog.pg_backend_pid()").ReadAll()
 	if err != nil {

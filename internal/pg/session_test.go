@@ -110,7 +110,8 @@ func TestOtherEncodingsAreRefused(t *testing.T) {
 const ignoreAll = "ignore_startup_parameters = search_path,jit,default_transaction_isolation,row_security,intervalstyle," +
 	"extra_float_digits,ojs.autocommit"
 
-// A URL that leads to PgBouncer in transaction mode is refused, whether or not PgBouncer takes all our settings.
+// A URL that leads to PgBouncer in transaction mode is refused, whether or not PgBouncer takes all
+// our settings.
 func TestSharedSessionsAreFoundBehindPgBouncer(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

@@ -1,5 +1,5 @@
-// Package setup makes what a server finds when it starts: the database, login roles for servers and for applications. For tests and
-// conformance runs it empties a database.
+// Package setup makes what a server finds when it starts: the database, login roles for servers and
+// for applications. For tests and conformance runs it empties a database.
 package setup
 
 import (
@@ -43,13 +43,14 @@ func CreateServerRole(ctx context.Context, url, role, password string) error {
 	return createLogin(ctx, url, role, password, "ojs_service")
 }
 
-// CreateAppRole makes a login role for applications if it is absent: it enqueues for any tenant, works and reads, makes tables of its own
-// in schema public, and has the password.
+// CreateAppRole makes a login role for applications if it is absent: it enqueues for any tenant,
+// works and reads, makes tables of its own in schema public, and has the password.
 func CreateAppRole(ctx context.Context, url, role, password string) error {
 	return createLogin(ctx, url, role, password, "ojs_producer, ojs_worker", "grant usage, create on schema public to %I")
 }
 
-// createLogin makes a login role in the groups if it is absent, gives it the password, and grants what the formats say.
+// createLogin makes a login role in the groups if it is absent, gives it the password, and grants
+// what the formats say.
 func createLogin(ctx context.Context, url, role, password, groups string, grants ...string) error {
 	conn, err := pg.Connect(ctx, url)
 	if err != nil {
@@ -77,8 +78,8 @@ func createLogin(ctx context.Context, url, role, password, groups string, grants
 	return nil
 }
 
-// verifier returns what PostgreSQL stores of a password of ASCII characters (SCRAM-SHA-256, RFC 5802), so that the password itself reaches
-// neither the server nor its log.
+// verifier returns what PostgreSQL stores of a password of ASCII characters (SCRAM-SHA-256, RFC
+// 5802), so that the password itself reaches neither the server nor its log.
 func verifier(password string) (string, error) {
 	const rounds = 4096
 	salt := make([]byte, 16)

@@ -32,7 +32,8 @@ func TestCreateServerRole(t *testing.T) {
 	if err != nil || !plain {
 		t.Errorf("the server's role is not what it should be (%v)", err)
 	}
-	// Where the server of the tests asks for passwords, as one of our own does, only the right verifier lets it in.
+	// Where the server of the tests asks for passwords, as one of our own does, only the right
+	// verifier lets it in.
 	address, err := url.Parse(d.URL)
 	if err != nil {
 		t.Fatal(err)
@@ -92,7 +93,8 @@ func TestReset(t *testing.T) {
 	}
 }
 
-// A reset gives way to work: it takes its locks in an order of its own, and no work may fail because of it.
+// A reset gives way to work: it takes its locks in an order of its own, and no work may fail
+// because of it.
 func TestResetGivesWay(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

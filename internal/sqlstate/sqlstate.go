@@ -1,4 +1,5 @@
-// Package sqlstate names the SQLSTATEs that Go code acts on. What an error means to a client stands in the table ojs.problem.
+// Package sqlstate names the SQLSTATEs that Go code acts on. What an error means to a client stands
+// in the table ojs.problem.
 package sqlstate
 
 import (

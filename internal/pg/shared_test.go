@@ -12,13 +12,13 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// Callers have three quarters of the connections at most, a tenant has a quarter, half of which may be reads, and what nobody in
-// particular causes needs no turn.
+// Callers have three quarters of the connections at most, a tenant has a quarter, half of which may
+// be reads, and what nobody in particular causes needs no turn.
 func TestStatementsTakeTurns(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t).Open()
 	conns := int64(db.Pool().Config().MaxConns)
-	turns, reading := db.Turns()
+	turns, reading := db.Shares()
 	const long = "select generate_series(1, 1000000)"
 	var all sync.WaitGroup
 	begin := func(caller string, reads bool, holds int64) (got chan pgx.Rows) {
@@ -78,7 +78,7 @@ func TestEveryStatementEndsItsTurn(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t).Open()
 	ctx := pg.As(t.Context(), "acme", true)
-	turns, reading := db.Turns()
+	turns, reading := db.Shares()
 	shared, brief := db.Shared(), db.Brief()
 	for range db.Pool().Config().MaxConns {
 		for _, sql := range []string{"select 1", "select 1/0", "select 1 from", "select 1 where false"} {
