@@ -15,17 +15,20 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlstate"
 )
 
-// ErrSchema means that the database does not hold the schema this program was built for.
+// ErrSchema means that the database does not have the schema that this program was built for. The
+// error's text says what to do.
 var ErrSchema = errors.New("the database does not have this program's schema")
 
-// ErrRelease is an ErrSchema that goes by itself when the other half of an upgrade is done: the
-// schema is of a release that this program may not run with.
+// ErrRelease is an ErrSchema in the middle of an upgrade: the schema and this program are of
+// different releases that may not run together. A server waits until the other half of the upgrade
+// is done.
 var ErrRelease = fmt.Errorf("%w", ErrSchema)
 
 const checkTimeout = 10 * time.Second
 
-// CheckSchema compares the schema with the one compiled in, within 10 s; its error says what to do.
-// A schema of a later release is accepted if it says that servers of this one may run with it.
+// CheckSchema compares the database's schema with the one compiled into this program, within 10 s.
+// It accepts the schema of a later release if that release records that servers of this one may run
+// with it. Fails with ErrSchema, ErrRelease or ErrUnfit; the text says what to do.
 func CheckSchema(ctx context.Context, pool *pgxpool.Pool) error {
 	return checkSchema(ctx, pool, checkTimeout)
 }
@@ -60,7 +63,8 @@ func checkSchema(ctx context.Context, pool *pgxpool.Pool, timeout time.Duration)
 	return checkFit(ctx, pool)
 }
 
-// fits says whether this program's servers may run with the functions that the database has.
+// fits returns nil if this program's servers may run with the functions that the database has, and
+// else ErrRelease.
 func fits(has sqlcgen.SchemaReleaseRow, err error) error {
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
@@ -84,7 +88,8 @@ const recreateAdvice = "its tables were made by a build before the first release
 const emptyAdvice = "there is a schema ojs without the rows that belong to it, as a dump of the schema alone makes it (pg_dump -s). " +
 	`Take an empty database, or drop the schema: psql -c "drop schema ojs cascade". Then: ojs-pg migrate up`
 
-// checkFit looks whether a restore has left out what servers cannot be without.
+// checkFit returns ErrUnfit if a restore has left out roles, owners, policies or grants that
+// servers need.
 func checkFit(ctx context.Context, pool *pgxpool.Pool) error {
 	what, err := sqlcgen.New(pool).Unfit(ctx)
 	var pgErr *pgconn.PgError
@@ -99,8 +104,9 @@ func checkFit(ctx context.Context, pool *pgxpool.Pool) error {
 	return nil
 }
 
-// denied says whose fault it is that the role may not use the schema: it is no member of its group,
-// or its group may not, either.
+// denied returns the error for a role that may not use the schema: ErrUnfit if its group
+// ojs_service may not use it either, and else ErrSchema, with the advice to make the role a member
+// of that group.
 func denied(ctx context.Context, pool *pgxpool.Pool, refused *pgconn.PgError) error {
 	var closed bool
 	err := pool.QueryRow(ctx, `

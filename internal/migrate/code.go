@@ -14,9 +14,9 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlstate"
 )
 
-// applyCode brings functions, views, comments and grants to what the files say, in one transaction.
-// Files that the database has already do not run, so that nobody waits for a view that has not
-// changed.
+// applyCode applies the files of db/code that have changed, in one transaction: functions, views,
+// comments and grants. An unchanged file does not run, because replacing a view would lock it
+// against running work.
 func (m *migrator) applyCode(ctx context.Context) error {
 	files, change, noted, err := m.codeDue(ctx)
 	if err != nil || noted && len(change) == 0 {
@@ -28,9 +28,9 @@ func (m *migrator) applyCode(ctx context.Context) error {
 	return nil
 }
 
-// codeDue returns all files of code, and those that are to run. noted: what the database says of
-// its code is what this program says, too; a release may differ from the one before in nothing
-// else.
+// codeDue returns all files of code, and those that are to be applied. noted reports whether the
+// database records this program's release and hash for its code; a new release may have the same
+// files, and then only that record changes.
 func (m *migrator) codeDue(ctx context.Context) (files, change []db.CodeFile, noted bool, err error) {
 	if files, err = db.CodeFiles(m.from.Code); err != nil {
 		return nil, nil, false, err
@@ -43,8 +43,8 @@ func (m *migrator) codeDue(ctx context.Context) (files, change []db.CodeFile, no
 	return files, codeChange(files, has), noted, err
 }
 
-// applyFiles runs those files that have changed, in one transaction, and remembers all of them, and
-// who may do what then.
+// applyFiles runs the files in change, in one transaction, and records the hashes of all files and
+// the owners and grants that result.
 func (m *migrator) applyFiles(ctx context.Context, files, change []db.CodeFile) error {
 	tx, err := m.db.BeginTx(ctx, nil)
 	if err != nil {
@@ -60,9 +60,9 @@ func (m *migrator) applyFiles(ctx context.Context, files, change []db.CodeFile) 
 		if _, err := tx.ExecContext(ctx, f.Text); err != nil {
 			return locateInCode(f, err)
 		}
-		// What the transaction has locked stays locked while it waits for more. So a file that may
-		// have waited leaves less for the others, but never nothing: a slow machine takes long
-		// without any lock in the way.
+		// Locks that the transaction holds block running work while it waits for further locks. So
+		// the time that a file took is taken off the time that later files may wait. It never
+		// reaches zero, because on a slow machine a file takes long without waiting for any lock.
 		waited := time.Since(began) - quickFile
 		if waited <= 0 {
 			continue
@@ -82,15 +82,16 @@ func (m *migrator) applyFiles(ctx context.Context, files, change []db.CodeFile) 
 }
 
 const (
-	// quickFile is how long a file of code takes at most without waiting for a lock; most take a
-	// few milliseconds.
+	// quickFile is how long a file of code may take before it counts as having waited for a lock;
+	// most files take a few milliseconds.
 	quickFile = 100 * time.Millisecond
-	// leastLockTimeout is how long a file of code waits for a lock when those before it have
-	// waited.
+	// leastLockTimeout is how long a file may always wait for a lock, however long the files before
+	// it have waited.
 	leastLockTimeout = 50 * time.Millisecond
 )
 
-// codeNoted reports whether the database says of its code what this program says of these files.
+// codeNoted reports whether the database records this program's release and the hash of these
+// files.
 func (m *migrator) codeNoted(ctx context.Context, files []db.CodeFile) (noted bool, err error) {
 	err = m.db.QueryRowContext(ctx, `
 		select exists (select from ojs.schema_release r where r.release = $1 and r.needs_server = $2 and r.code_hash = $3)`,
@@ -104,15 +105,15 @@ func (m *migrator) codeNoted(ctx context.Context, files []db.CodeFile) (noted bo
 	return noted, nil
 }
 
-// schemaLacks reports that the schema has not come to a table or column that the statement names.
+// schemaLacks reports whether a statement failed because the schema does not have a table or column
+// yet.
 func schemaLacks(err error) bool {
 	return sqlstate.In(err, sqlstate.UndefinedTable, sqlstate.UndefinedColumn, sqlstate.InvalidSchemaName)
 }
 
-// appliedCode is the hash of each file of code that the database has, by its name. It is empty
-// where all files are to run: before the first one, after a migration, which deletes what is
-// remembered (versions.Insert), and on another major version of PostgreSQL, where some files make
-// other functions.
+// appliedCode returns the hash of each applied file of code, by file name. It is empty if all files
+// are to be applied: in a new schema, after a migration (versions.Insert deletes the hashes), and
+// on another major version of PostgreSQL, for which some files make other functions.
 func (m *migrator) appliedCode(ctx context.Context) (map[string]string, error) {
 	has := map[string]string{}
 	rows, err := m.db.QueryContext(ctx, `
@@ -135,9 +136,9 @@ func (m *migrator) appliedCode(ctx context.Context) (map[string]string, error) {
 	return has, rows.Err()
 }
 
-// codeChange is which files are to run. If the list of what vanished has changed, all of them: it
-// may have dropped what is to be made anew. If the grants and planner settings have changed, too:
-// only a function that is made anew loses a setting that was taken off the list.
+// codeChange returns the files that are to be applied. These are all files if db.Gone has changed,
+// because it may drop an object that another file makes again, or if db.Access has changed, because
+// a function loses a planner setting that was removed from that file only when it is made again.
 func codeChange(files []db.CodeFile, has map[string]string) (change []db.CodeFile) {
 	all := false
 	for _, f := range files {
@@ -151,8 +152,8 @@ func codeChange(files []db.CodeFile, has map[string]string) (change []db.CodeFil
 	return change
 }
 
-// noteCode remembers which code is applied, of which release it is, and which servers may run with
-// it.
+// noteCode records the hashes of the applied files, their release, and the oldest release whose
+// servers may run with them.
 func (m *migrator) noteCode(ctx context.Context, tx *sql.Tx, files []db.CodeFile) error {
 	names, hashes := make([]string, len(files)), make([]string, len(files))
 	for i, f := range files {
@@ -175,8 +176,8 @@ func (m *migrator) noteCode(ctx context.Context, tx *sql.Tx, files []db.CodeFile
 	return nil
 }
 
-// locateInCode says in which file and line PostgreSQL refused a statement, and what to do where
-// something of the user's is in the way.
+// locateInCode adds to an error the file and line at which PostgreSQL refused a statement. If an
+// object of the user depends on one that is dropped, it adds what to do.
 func locateInCode(f db.CodeFile, err error) error {
 	var pgErr *pgconn.PgError
 	if !errors.As(err, &pgErr) {
@@ -194,8 +195,8 @@ func locateInCode(f db.CodeFile, err error) error {
 	return fmt.Errorf("%s: %w", where, err)
 }
 
-// release is which one the database's code is of, and the oldest whose servers may run with it;
-// empty before the first.
+// release returns the release of the database's code, and the oldest release whose servers may run
+// with it; "" if the database has no code.
 func (m *migrator) release(ctx context.Context) (release, needsServer string, err error) {
 	err = m.db.QueryRowContext(ctx, "select r.release, r.needs_server from ojs.schema_release r").Scan(&release, &needsServer)
 	switch {
@@ -207,7 +208,8 @@ func (m *migrator) release(ctx context.Context) (release, needsServer string, er
 	return release, needsServer, nil
 }
 
-// refuseNewer stops before the code of a later release is replaced by this program's.
+// refuseNewer returns ErrSchema if the database has the code of a later release than this
+// program's.
 func (m *migrator) refuseNewer(ctx context.Context) error {
 	release, _, err := m.release(ctx)
 	if err == nil && db.CompareReleases(m.from.Release, release) < 0 {

@@ -7,7 +7,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 )
 
-// Losses is what a database has that goes with its schema.
+// Losses counts what is deleted together with the schema of a database.
 type Losses struct {
 	Database    string
 	Waiting     int64 // jobs that have not ended
@@ -15,7 +15,8 @@ type Losses struct {
 	DeadLetters int64
 }
 
-// CountLosses counts what would be lost with the schema; nil: there is none.
+// CountLosses counts the jobs and dead letters of the database at url. It returns nil if the
+// database has no schema ojs.
 func CountLosses(ctx context.Context, url string) (*Losses, error) {
 	conn, err := pg.Connect(ctx, url)
 	if err != nil {

@@ -26,7 +26,8 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlstate"
 )
 
-// Direction is where to migrate. There is no way back to an earlier release: that is a restore.
+// Direction says where to migrate: Up or Down. The way back to an earlier release is a restore of a
+// backup, not a migration.
 type Direction struct{ down bool }
 
 var (
@@ -36,27 +37,29 @@ var (
 	Down = Direction{down: true}
 )
 
-// Progress is told before each migration which one it is and how many are done; at the end
-// with done equal to total.
+// Progress is called before each migration with its name and the number of migrations that are
+// done. At the end it is called with done equal to total.
 type Progress func(name string, done, total int64)
 
-// Run changes the schema of the database at url, whose role must be a superuser or have
-// CREATEROLE and own the database. Several may run at once: they take turns.
+// Run changes the schema of the database at url. The role of the URL must be a superuser, or have
+// CREATEROLE and own the database. If several programs run it at once, each waits until the one
+// before it is done. Fails with ErrSchema if the database has the schema of a later release, or one
+// that this program cannot change.
 func Run(ctx context.Context, url string, direction Direction, progress Progress) error {
 	return RunFrom(ctx, OwnSource(), url, direction, progress)
 }
 
-// Source is what a schema is made from: files, the release they belong to, and the oldest one whose
-// servers may run with them.
+// Source is what a schema is made from: the files, the release that they belong to, and the oldest
+// release whose servers may run with them.
 type Source struct {
 	Migrations, Code     fs.FS
 	Release, NeedsServer string
 }
 
-// OwnSource is what was compiled in.
+// OwnSource returns the source that is compiled into this program.
 func OwnSource() Source { return Source{db.Files(), db.Code(), db.Release, db.NeedsServer} }
 
-// RunFrom is Run with other files, such as those of a release to come.
+// RunFrom is Run with another source, such as that of a later release.
 func RunFrom(ctx context.Context, from Source, url string, direction Direction, progress Progress) error {
 	if progress == nil {
 		progress = func(string, int64, int64) {}
@@ -84,20 +87,20 @@ type Migration struct {
 	AppliedAt time.Time
 }
 
-// SchemaStatus is what `ojs-pg migrate status` tells.
+// SchemaStatus describes the schema of a database, beside the source compiled into this program.
 type SchemaStatus struct {
 	Migrations []Migration
-	// Hash is the one stored in the database, empty if there is none.
+	// Hash is the hash of the migrations that the database stores, or "" if it stores none.
 	Hash string
 	// Code names the files of code that migrate up would run, because they are new or have changed.
 	Code []string
-	// Release is that of the database's code, and NeedsServer the oldest one whose servers may run
-	// with it; empty: there is none.
+	// Release is the release of the database's code, and NeedsServer the oldest release whose
+	// servers may run with it; both are "" if the database has no code.
 	Release, NeedsServer string
-	// Current says that all migrations and all code are applied and unchanged since.
+	// Current reports whether all migrations and all code are applied, and none has changed since.
 	Current bool
-	// Unfit counts the roles, owners, policies and grants that a restore has left out and migrate
-	// up puts right; empty: none.
+	// Unfit lists how many roles, owners, policies and grants a restore has left out; migrate up
+	// makes them again. It is "" if none is missing.
 	Unfit string
 }
 
@@ -145,26 +148,30 @@ func Status(ctx context.Context, url string) (SchemaStatus, error) {
 }
 
 const (
-	// A migration waits for a lock for so long, and everybody behind it as long. The time grows
-	// with each try, because PostgreSQL ends an automatic vacuum that is in the way only for a
-	// session that has waited for a second.
+	// firstLockTimeout is how long the first try of a migration waits for a lock. Statements that
+	// want the same lock wait behind the migration, so the time is short. It doubles with each try,
+	// up to maxLockTimeout, because PostgreSQL cancels an automatic vacuum that is in the way only
+	// for a session that has waited for a second.
 	firstLockTimeout = 200 * time.Millisecond
 	maxLockTimeout   = 2 * time.Second
-	// Between two tries everybody who waited gets a turn.
+	// lockRetryPause is the time between two tries, in which the statements that waited behind the
+	// migration run.
 	lockRetryPause = 300 * time.Millisecond
-	// About five minutes of tries.
+	// maxLockTries tries take about five minutes.
 	maxLockTries = 130
 
-	// The server may be gone when the lock on migrations is given back.
+	// unlockTimeout bounds the unlock at the end: PostgreSQL may be gone by then.
 	unlockTimeout = 5 * time.Second
 )
 
+// migrator changes the schema of one database. One goroutine uses it; the fields that hooks of the
+// connection read are atomic, because pgx may call a hook on another goroutine.
 type migrator struct {
 	db       *sql.DB
 	provider *goose.Provider
 	from     Source
-	inUse    bool         // servers may be running
-	lockWait atomic.Int64 // time.Duration, for a lock
+	inUse    bool         // the database has a schema, so servers may be running on it
+	lockWait atomic.Int64 // time.Duration; lock_timeout of the next statement
 	failed   atomic.Pointer[failedStatement]
 }
 
@@ -192,8 +199,9 @@ func newMigrator(url string, from Source) (*migrator, error) {
 	return m, nil
 }
 
-// setLockTimeout bounds how long the statements of a session wait for a lock. No other bound ends
-// them, whatever the role has, nor the session that keeps other programs from migrating.
+// setLockTimeout bounds how long the statements of a session wait for a lock, and switches off all
+// other timeouts that the role may have. They would end a long migration, or the session that holds
+// the migration lock.
 func (m *migrator) setLockTimeout(ctx context.Context, conn *pgx.Conn) error {
 	_, err := conn.Exec(ctx, "set lock_timeout = "+strconv.FormatInt(time.Duration(m.lockWait.Load()).Milliseconds(), 10)+`;
 		select set_config(s.name, '0', false) from pg_settings s
@@ -201,8 +209,8 @@ func (m *migrator) setLockTimeout(ctx context.Context, conn *pgx.Conn) error {
 	return err
 }
 
-// withLockRetry runs a step again while a lock of running work is in its way. A step that failed
-// has done nothing.
+// withLockRetry runs a step, and runs it again while a lock of running work is in its way, up to
+// maxLockTries times. Each step is a transaction, so a step that failed has changed nothing.
 func (m *migrator) withLockRetry(ctx context.Context, step func() error) error {
 	m.lockWait.Store(int64(firstLockTimeout))
 	for n := 1; ; n++ {
@@ -228,10 +236,11 @@ func (m *migrator) withLockRetry(ctx context.Context, step func() error) error {
 
 func (m *migrator) close() { m.db.Close() }
 
-// lock keeps other programs that migrate waiting until the whole run is done; goose by itself
-// would take turns step by step.
+// lock takes the migration lock, for which other programs that migrate wait until unlock is called.
+// goose's own lock would be free between two migrations.
 func (m *migrator) lock(ctx context.Context) (unlock func(), err error) {
-	// Asked for every second; the migrations of a big installation may take long.
+	// It asks for the lock every second for an hour, because the migrations of a large installation
+	// may take long.
 	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 3600))
 	if err != nil {
 		return nil, fmt.Errorf("prepare the migration lock: %w", err)
@@ -240,7 +249,7 @@ func (m *migrator) lock(ctx context.Context) (unlock func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to migrate: %w", pg.ExplainRefusal(err))
 	}
-	// The lock belongs to a session.
+	// The lock belongs to a session, so a pooler that shares sessions would lose it.
 	err = conn.Raw(func(c any) error { return pg.RefusePooler(ctx, c.(*stdlib.Conn).Conn()) })
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("connect to migrate: %w", err), conn.Close())
@@ -256,8 +265,9 @@ func (m *migrator) lock(ctx context.Context) (unlock func(), err error) {
 	}, nil
 }
 
-// up leaves nothing behind where not even the first migration could be applied: each is one
-// transaction.
+// up applies missing migrations, then changed code. It refuses a database that it cannot bring to
+// this release before it changes anything. Each migration is one transaction, so a first migration
+// that fails leaves nothing.
 func (m *migrator) up(ctx context.Context, progress Progress) error {
 	if err := m.refuseEncoding(ctx); err != nil {
 		return err
@@ -277,7 +287,7 @@ func (m *migrator) up(ctx context.Context, progress Progress) error {
 	return m.applyCode(ctx)
 }
 
-// upByStep applies one migration after the other, for the progress.
+// upByStep applies the missing migrations one by one, and reports each to progress.
 func (m *migrator) upByStep(ctx context.Context, progress Progress) error {
 	sources := m.provider.ListSources()
 	total := int64(len(sources))
@@ -342,8 +352,8 @@ func (m *migrator) refuseEncoding(ctx context.Context) error {
 	return pg.CheckEncoding(encoding)
 }
 
-// refuseChanged stops before new migrations are put on top of old ones that have changed
-// since they were applied.
+// refuseChanged returns ErrSchema if migrations that the database has applied differ from those of
+// this program: new migrations would not fit on top of them.
 func (m *migrator) refuseChanged(ctx context.Context) error {
 	stored, version, err := m.storedHash(ctx)
 	if err != nil {
@@ -356,7 +366,8 @@ func (m *migrator) refuseChanged(ctx context.Context) error {
 	if stored == db.HashOf(m.from.Migrations, version) {
 		return nil
 	}
-	// A later release has begun an upgrade that did not come to its functions.
+	// The hash is that of a later release whose upgrade was interrupted before its functions were
+	// applied.
 	var later bool
 	sources := m.provider.ListSources()
 	own := sources[len(sources)-1].Version
@@ -371,8 +382,8 @@ func (m *migrator) refuseChanged(ctx context.Context) error {
 	return fmt.Errorf("%w: %s", ErrSchema, recreateAdvice)
 }
 
-// refuseWithoutRows stops before a schema that has not one migration: no migration could be applied
-// on top of it.
+// refuseWithoutRows returns ErrSchema if there is a schema ojs in which no migration is recorded.
+// The first migration would fail on it.
 func (m *migrator) refuseWithoutRows(ctx context.Context) (err error) {
 	var exists bool
 	if err := m.db.QueryRowContext(ctx, "select to_regnamespace('ojs') is not null").Scan(&exists); err != nil {
@@ -384,8 +395,8 @@ func (m *migrator) refuseWithoutRows(ctx context.Context) (err error) {
 	return nil
 }
 
-// storedHash is the latest that the database has, and up to which version it goes; empty if it has
-// none.
+// storedHash returns the latest hash that the database stores, and the migration that it belongs
+// to; "" and 0 if it stores none.
 func (m *migrator) storedHash(ctx context.Context) (hash string, version int64, err error) {
 	err = m.db.QueryRowContext(ctx, "select hash, version from ojs.schema_hash order by version desc limit 1").Scan(&hash, &version)
 	switch {
@@ -403,8 +414,9 @@ func lockConflict(err error) bool {
 	return sqlstate.In(err, sqlstate.LockNotAvailable, sqlstate.DeadlockDetected)
 }
 
-// announceChange lets servers know that a statement which does not fit the schema now may fit in a
-// moment. A new schema has no servers.
+// announceChange records that the schema is about to change. A server that meets a statement which
+// does not fit the schema then answers with a 503, which clients try again, and not with a 500. A
+// new schema has no servers yet.
 func (m *migrator) announceChange(ctx context.Context) error {
 	if !m.inUse {
 		return nil
@@ -435,8 +447,8 @@ func (m *migrator) applied(ctx context.Context) (map[int64]time.Time, error) {
 	return applied, nil
 }
 
-// failedStatement is the last statement that PostgreSQL refused: goose does not tell which one of a
-// file it was.
+// failedStatement is the last statement that PostgreSQL refused. goose does not tell which
+// statement of a file failed, so the tracer records it.
 type failedStatement struct {
 	sql string
 	err *pgconn.PgError
@@ -457,8 +469,8 @@ func (m *migrator) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, data pgx.Trac
 	}
 }
 
-// locate says in which file a migration failed and, if PostgreSQL refused a statement, in which
-// line.
+// locate adds to an error of goose the file in which a migration failed and, if PostgreSQL refused
+// a statement, the line.
 func (m *migrator) locate(err error) error {
 	var partial *goose.PartialError
 	if !errors.As(err, &partial) {
@@ -469,8 +481,8 @@ func (m *migrator) locate(err error) error {
 	failed := m.failed.Load()
 	if failed != nil && errors.As(err, &pgErr) && pgErr == failed.err {
 		if text, readErr := fs.ReadFile(m.from.Migrations, where); readErr == nil {
-			// goose cuts statements out of the file as they are, but for the commit. One that
-			// stands there twice counts as the first.
+			// goose sends the statements of a file as they stand there, and a commit of its own. A
+			// statement that stands there twice is located at its first place.
 			if before, _, found := strings.Cut(string(text), failed.sql); found && !strings.EqualFold(failed.sql, "commit") {
 				where += ":" + strconv.Itoa(1+strings.Count(before+failed.untilFault(), "\n"))
 			}
@@ -479,13 +491,14 @@ func (m *migrator) locate(err error) error {
 	return fmt.Errorf("%s: %w", where, partial.Err)
 }
 
-// untilFault is the statement up to what PostgreSQL points at; empty if it points at nothing.
+// untilFault returns the statement up to the position that PostgreSQL names, or "" if it names
+// none.
 func (f *failedStatement) untilFault() string {
 	characters := []rune(f.sql)
 	return string(characters[:min(max(int(f.err.Position)-1, 0), len(characters))])
 }
 
-// explain adds what to do when the role is too weak.
+// explain adds to an error which role migrations need, if the role has too few rights.
 func explain(err error) error {
 	if sqlstate.In(err, sqlstate.InsufficientPrivilege) {
 		return fmt.Errorf("%w (migrations need a superuser, or a role with CREATEROLE that owns the database)", err)

@@ -16,8 +16,8 @@ var ErrUnfit = errors.New("a restore has left out what belongs to the schema")
 
 const unfitAdvice = "Run, as a superuser or as the role that has restored it: ojs-pg migrate up"
 
-// putRight makes again what a restore has left out. Servers are told of a change only where there
-// is one.
+// putRight makes the roles, owners, policies and grants again that a restore has left out. It
+// announces no change to servers if nothing is missing.
 func (m *migrator) putRight(ctx context.Context) error {
 	what, err := m.unfit(ctx)
 	if err != nil || what == "" {
@@ -45,7 +45,8 @@ const (
 	againAdvice     = "Objects are missing, too: restore the dump again, into an empty database, and look at what pg_restore says"
 )
 
-// unfit counts what a restore has left out; empty: nothing, or the schema is not complete.
+// unfit lists how many roles, owners, policies and grants are missing; "" if none is, or if the
+// schema is incomplete.
 func (m *migrator) unfit(ctx context.Context) (what string, err error) {
 	var there bool
 	err = m.db.QueryRowContext(ctx, "select to_regprocedure('ojs._unfit()') is not null").Scan(&there)

@@ -12,15 +12,15 @@ import (
 	"github.com/ojs-pg/ojs-pg/db"
 )
 
-// versions is where goose remembers which migrations are applied: ojs.schema_hash, which the first
-// migration makes and the last one to be taken back removes. So a dump of schema ojs has it, and a
-// first migration that fails leaves nothing. While the table is absent, the version is 0; goose
-// wants a row of that version, which is only said.
+// versions is the store in which goose records the applied migrations: the table ojs.schema_hash.
+// The first migration makes the table and its way back drops it. So a dump of schema ojs contains
+// the table, and a first migration that fails leaves nothing. While there is no table, the version
+// is 0; goose expects a row for version 0, and gets one that is not stored.
 type versions struct{ files fs.FS }
 
 func (versions) Tablename() string { return "ojs.schema_hash" }
 
-// TableExists keeps goose from making the table.
+// TableExists returns true, so that goose does not make the table itself.
 func (versions) TableExists(context.Context, database.DBTxConn) (bool, error) { return true, nil }
 
 func (versions) CreateVersionTable(context.Context, database.DBTxConn) error {
@@ -32,8 +32,9 @@ func (v versions) Insert(ctx context.Context, tx database.DBTxConn, req database
 	if err != nil {
 		return fmt.Errorf("store the schema's hash: %w", err)
 	}
-	// All code is to be applied: a view of all columns of a table has those that were there when it
-	// was made. Until then, what the version before remembered of owners and grants holds.
+	// All code is to be applied again: a view of all columns of a table has only the columns of the
+	// time at which it was made. Until that is done, the owners and grants recorded for the version
+	// before are in force.
 	_, err = tx.ExecContext(ctx, `
 		with code as (delete from ojs.code)
 		update ojs.schema_hash h set privileges = b.privileges
@@ -45,8 +46,8 @@ func (v versions) Insert(ctx context.Context, tx database.DBTxConn, req database
 	return nil
 }
 
-// Delete says of the version before that it was just come back to: a statement that was under way
-// may be tried again.
+// Delete also updates the time of the version before, so that a server tries a statement that was
+// in flight again.
 func (v versions) Delete(ctx context.Context, tx database.DBTxConn, version int64) error {
 	if exists, err := v.exist(ctx, tx); err != nil || !exists {
 		return err
@@ -115,7 +116,8 @@ func (v versions) ListMigrations(ctx context.Context, tx database.DBTxConn) (lis
 	return append(list, &database.ListMigrationsResult{IsApplied: true}), nil
 }
 
-// exist reports whether there is the table. To look and fail would end the transaction.
+// exist reports whether the table exists. It asks the catalog, because a query of a missing table
+// would end the transaction.
 func (versions) exist(ctx context.Context, tx database.DBTxConn) (exists bool, err error) {
 	if err := tx.QueryRowContext(ctx, "select to_regclass('ojs.schema_hash') is not null").Scan(&exists); err != nil {
 		return false, fmt.Errorf("look for the table of migrations: %w", err)

@@ -9,8 +9,9 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlstate"
 )
 
-// Reset removes everything that clients have put into the database at url, whose role must be
-// a superuser: for conformance runs. It tries again while servers are in its way, until ctx ends.
+// Reset deletes everything that clients have stored in the database at url. The role of the URL
+// must be a superuser. It is for conformance runs. While locks of servers are in its way it tries
+// again, until ctx ends.
 func Reset(ctx context.Context, url string) error {
 	conn, err := pg.Connect(ctx, url)
 	if err != nil {

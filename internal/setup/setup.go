@@ -16,8 +16,8 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 )
 
-// CreateDatabase makes a database if it is absent. url is any database of the server, with
-// a role that may.
+// CreateDatabase makes a database if it is absent. url is any database of the server, with a role
+// that may create databases.
 func CreateDatabase(ctx context.Context, url, name string) error {
 	conn, err := pg.Connect(ctx, url)
 	if err != nil {
@@ -37,20 +37,21 @@ func CreateDatabase(ctx context.Context, url, name string) error {
 	return nil
 }
 
-// CreateServerRole makes a login role for servers if it is absent: a member of ojs_service and
-// of nothing else. It sets the password in any case.
+// CreateServerRole makes a login role for servers if it is absent, as a member of ojs_service
+// alone, and sets its password in any case.
 func CreateServerRole(ctx context.Context, url, role, password string) error {
 	return createLogin(ctx, url, role, password, "ojs_service")
 }
 
-// CreateAppRole makes a login role for applications if it is absent: it enqueues for any tenant,
-// works and reads, makes tables of its own in schema public, and has the password.
+// CreateAppRole makes a login role for applications if it is absent, and sets its password in any
+// case. The role may enqueue for any tenant, work and read, and make tables of its own in schema
+// public.
 func CreateAppRole(ctx context.Context, url, role, password string) error {
 	return createLogin(ctx, url, role, password, "ojs_producer, ojs_worker", "grant usage, create on schema public to %I")
 }
 
-// createLogin makes a login role in the groups if it is absent, gives it the password, and grants
-// what the formats say.
+// createLogin makes a login role as a member of groups if it is absent, sets its password, and runs
+// grants, each a format with %I for the role.
 func createLogin(ctx context.Context, url, role, password, groups string, grants ...string) error {
 	conn, err := pg.Connect(ctx, url)
 	if err != nil {
@@ -78,8 +79,9 @@ func createLogin(ctx context.Context, url, role, password, groups string, grants
 	return nil
 }
 
-// verifier returns what PostgreSQL stores of a password of ASCII characters (SCRAM-SHA-256, RFC
-// 5802), so that the password itself reaches neither the server nor its log.
+// verifier returns the SCRAM-SHA-256 verifier (RFC 5802) that PostgreSQL stores for a password of
+// ASCII characters. Sent in place of the password, it keeps the password out of the server and its
+// log.
 func verifier(password string) (string, error) {
 	const rounds = 4096
 	salt := make([]byte, 16)
