@@ -72,8 +72,8 @@ func TestLinesTakeTurns(t *testing.T) {
 	gate <- nil
 	all.Wait()
 	c.Wait()
-	if len(c.lines) > 0 {
-		t.Errorf("%d lines are left", len(c.lines))
+	if len(c.queues) > 0 {
+		t.Errorf("%d lines are left", len(c.queues))
 	}
 }
 

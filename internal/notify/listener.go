@@ -34,9 +34,13 @@ const (
 
 // Listener receives, on one connection, a notification for each commit that makes a job available
 // in a queue for which a request waits here. A notification is a hint to poll, not a promise that
-// there is a job. This file keeps the connection; waiters.go keeps the rows of ojs.waiter that make
-// commits notify this server. Listener.mu and tokens.mu are leafs: no other lock is taken under
-// them, and no subscriber is called under them.
+// there is a job. listener.go keeps the connection; waiters.go keeps the rows of ojs.waiter that
+// make commits notify this server.
+//
+// Two goroutines run while Run does: reconnect, which receives notifications, and maintain, which
+// keeps the rows. Subscribe, Close and OnToken may be called on any goroutine. Listener.mu guards
+// the queues, tokens.mu the token functions. Neither is held while another lock is taken, nor while
+// a subscriber is called, so a subscriber may call the Listener again.
 type Listener struct {
 	db      *pg.DB
 	q       *sqlcgen.Queries
@@ -74,7 +78,8 @@ func (l *Listener) Run(ctx context.Context) {
 	guard.Loop(ctx, l.log, "listener", l.reconnect)
 }
 
-// reconnect listens on one connection after the other.
+// reconnect opens a connection, listens until it is lost, and opens the next one after a pause,
+// until ctx ends.
 func (l *Listener) reconnect(ctx context.Context) {
 	defer l.disconnected() // also when it panics: waiters must not rely on a connection that is gone
 	pause, lost := reconnectFirst, false
@@ -135,8 +140,8 @@ func (l *Listener) listen(ctx context.Context, again bool) error {
 // must not keep us from trying another one.
 func (l *Listener) connect(ctx context.Context) (conn *pgx.Conn, backend int32, err error) {
 	config := l.db.ListenConfig()
-	// Other servers tell by the name whether the session is still the one that they have seen
-	// (ojs.duty).
+	// The name identifies the session: another server compares it to find out whether the session
+	// on duty is still the same one (ojs.duty).
 	config.RuntimeParams["application_name"] += " listens " + rand.Text()[:8]
 	conn, err = pgx.ConnectConfig(ctx, config)
 	if err != nil {
@@ -155,8 +160,9 @@ func (l *Listener) connect(ctx context.Context) (conn *pgx.Conn, backend int32, 
 	return conn, backend, nil
 }
 
-// connected begins a connection. Commits before it notified nobody, and registrations may have gone
-// with the server that had them, so everything is registered anew and everybody looks.
+// connected is called when a connection listens. Commits before it have not notified this server,
+// and the registrations may be lost with the database that held them. So all queues are registered
+// again, and all subscriptions are woken to poll.
 func (l *Listener) connected(backend int32) {
 	l.tokens.connected(backend)
 	l.mu.Lock()
@@ -211,7 +217,8 @@ func (l *Listener) Backend() int32 {
 	return l.tokens.backend
 }
 
-// tokens are for parts of the server that wait for a token instead of a queue, such as the clock.
+// tokens hold the functions of components that wait for a token instead of a queue, such as the
+// clock. mu guards all fields.
 type tokens struct {
 	mu      sync.Mutex
 	backend int32 // of the connection that listens; 0: there is none
@@ -232,7 +239,7 @@ func (t *tokens) add(token string, f func()) (stop func()) {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		if at := slices.Index(t.funcs, added); at >= 0 {
-			// A new slice: notified may be reading the old one.
+			// A new slice, because notified may be reading the old one without the lock.
 			t.funcs = slices.Delete(slices.Clone(t.funcs), at, at+1)
 		}
 	}

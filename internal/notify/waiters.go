@@ -24,13 +24,14 @@ const (
 	crossingLast    = 5 * time.Second
 )
 
-// recheckAfter is when subscribers poll again after a registration. A transaction above read
-// committed may have begun before the registration and write only after it, so that it does not
-// count as crossing it. Unless it is a long one, these polls find its jobs.
+// recheckAfter holds the times after a registration at which subscribers poll again. A
+// repeatable-read transaction may have begun before the registration and write after it. It does
+// not see the registration, so it does not notify, and it is not in the list of open transactions
+// either. These polls find its jobs, unless it takes longer.
 var recheckAfter = [...]time.Duration{50 * time.Millisecond, 500 * time.Millisecond}
 
-// queue is a queue that at least one request waits for, or waited for a moment ago. It is
-// registered once, however many wait.
+// queue is a queue that at least one request waits for, or waited for within the last second
+// (withdrawAfter). It has one row in ojs.waiter, however many requests wait. Listener.mu guards it.
 type queue struct {
 	name      string
 	subs      map[*Subscription]struct{}
@@ -38,8 +39,9 @@ type queue struct {
 	stale     bool   // commits may not have notified since it was registered
 	renewedAt time.Time
 	idleSince time.Time
-	// open are the transactions that were under way when the registration committed. Their
-	// statements may not have seen it, so that their commits notify nobody.
+	// open are the transactions that were open when the registration committed. Their statements
+	// may not have seen it, so their commits may not notify this server; recheckCrossing looks when
+	// they end.
 	open []uint64
 }
 
@@ -147,11 +149,11 @@ type recheck struct {
 	wakes wakeSet
 }
 
-// maintain does everything about registrations, one step after the other, so that a registration
-// and the withdrawal of the one before cannot overtake each other.
+// maintain makes, renews and withdraws all registrations, on one goroutine and one step after the
+// other, so that a registration and the withdrawal before it cannot overtake each other.
 func (l *Listener) maintain(ctx context.Context) {
-	// A statement in flight at the end is not cut off: PostgreSQL might still carry it out, after
-	// the withdrawal.
+	// A statement in flight at the end is not broken off: PostgreSQL might carry it out after the
+	// withdrawal, and the registration would stay.
 	steady := context.WithoutCancel(ctx)
 	r := &registrar{Listener: l}
 	timer := time.NewTimer(0)
@@ -180,7 +182,8 @@ func (l *Listener) maintain(ctx context.Context) {
 	}
 }
 
-// step does what is due, and returns how long to wait for the next step.
+// step makes and withdraws the registrations that are due, and returns the time until the next
+// step.
 func (r *registrar) step(ctx context.Context) (next time.Duration, err error) {
 	add, drop, _ := r.pending(time.Now())
 	if len(drop) > 0 {
@@ -250,21 +253,23 @@ func (l *Listener) pending(now time.Time) (add, drop []string, next time.Duratio
 		next = min(next, in)
 	}
 	if len(add) > 0 {
-		// Queues that are due soon are renewed with the rest, so that they come into step.
+		// Queues that are due soon are renewed in the same statement, so that all renewals fall
+		// together.
 		add = append(add, soon...)
 	}
 	return add, drop, next
 }
 
-// register inserts the rows of ojs.waiter that make commits of these queues notify this server. It
-// wakes the subscriptions to queues that were not registered, and returns them.
+// register inserts or renews the rows of ojs.waiter that make commits of these queues notify this
+// server. It wakes the subscriptions to queues that were not registered before, and returns them.
 func (l *Listener) register(ctx context.Context, names []string) (wakeSet, error) {
 	ctx, cancel := context.WithTimeout(pg.Unchecked(ctx), registerTimeout)
 	defer cancel()
 	began := time.Now()
 	l.mu.Lock()
 	for _, name := range names {
-		// A connection that comes back meanwhile wants it registered once more.
+		// Cleared before the statement: if the connection is lost and comes back meanwhile,
+		// connected sets it again, and the queue is registered once more.
 		if q := l.queues[name]; q != nil && q.stale {
 			q.stale = false
 			q.renewedAt = time.Time{}
@@ -274,8 +279,8 @@ func (l *Listener) register(ctx context.Context, names []string) (wakeSet, error
 	tokens, err := l.tokensOf(ctx, names)
 	var open []uint64
 	if err == nil {
-		// Asked after the registration has committed: a transaction that begins later sees it, and
-		// others are in the list.
+		// Asked after the registration has committed: a transaction that begins later sees the
+		// registration, and an earlier one that is still open is in the list.
 		open, err = l.openTransactions(ctx)
 	}
 	l.mu.Lock()
@@ -341,8 +346,8 @@ func (l *Listener) openTransactions(ctx context.Context) ([]uint64, error) {
 	return open, nil
 }
 
-// recheckCrossing asks whether a transaction that crossed a registration has ended. If it brought a
-// job, it notified nobody.
+// recheckCrossing looks whether a transaction that was open at a registration has ended. It may
+// have brought a job without notifying this server, so the subscriptions are woken.
 func (l *Listener) recheckCrossing(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(pg.Unchecked(ctx), registerTimeout)
 	defer cancel()
@@ -384,7 +389,7 @@ func (l *Listener) withdraw(ctx context.Context, names []string) {
 			registered = append(registered, name)
 			delete(l.byToken, q.token)
 		}
-		// A new subscription registers anew, after this.
+		// A new subscription makes a queue of its own and registers it, after this step.
 		delete(l.queues, name)
 	}
 	l.mu.Unlock()
@@ -406,8 +411,8 @@ func (l *Listener) withdrawAll(ctx context.Context) {
 	l.dropWaiters(ctx, registered, farewellTimeout)
 }
 
-// dropWaiters deletes registrations. It needs no second try, because a registration lapses by
-// itself.
+// dropWaiters deletes registrations. If it fails it is not tried again, because a registration
+// lapses by itself after 60 s.
 func (l *Listener) dropWaiters(ctx context.Context, queues []string, timeout time.Duration) {
 	if len(queues) == 0 {
 		return
