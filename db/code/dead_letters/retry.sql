@@ -65,8 +65,8 @@ begin
     with asked as materialized (
         select a.id, a.tenant_id, min(a.rule) as rule
         from unnest(p_ids, p_tenants, p_rules) a(id, tenant_id, rule)
-        -- The clock cancels the jobs of a departing tenant in order. A retried job would come
-        -- behind its position and stay.
+        -- The clock cancels the jobs of a departing tenant queue by queue. A job retried in a queue
+        -- that is done would never be cancelled.
         where not exists (select from ojs.departure d where d.tenant_id = a.tenant_id) group by a.id, a.tenant_id
     ), held as materialized (
         select j.*, a.rule, row_number() over (order by j.id)::int as n from asked a

@@ -36,7 +36,7 @@ begin
 end;
 $$;
 comment on function ojs._oldest_aside() is
-'Per queue, priority and tenant, when the oldest job was enqueued that is available and behind its
+'Per queue, priority and tenant, since when the oldest job has been available that is behind its
 tenant''s cursor: in a range to be revisited, or passed because another session had it locked. A
 caller gets what it may see.';
 
@@ -128,8 +128,8 @@ from (
     from ojs._shard_sums n order by n.tenant_id, n.queue, n.priority
 ) n;
 comment on view ojs._shard_counts is
-'The rows of ojs._shard_sums, with when the oldest available job was enqueued, and the tenant''s
-deficit now.';
+'The rows of ojs._shard_sums, with since when the oldest available job has been available, and the
+tenant''s deficit now.';
 
 create or replace view ojs._shard_groups as
 select c.tenant_id, c.queue, sum(c.scheduled)::bigint as scheduled, sum(c.available)::bigint as available,
