@@ -41,7 +41,7 @@ as $$
 $$;
 comment on function ojs.help() is
 'Lists the functions that the caller may call, by purpose, one line each.
-\df+ in psql shows the whole comment of a function, with parameters and errors.';
+In psql, \df+ shows the whole comment of a function, with parameters and errors.';
 
 create or replace view ojs.overview with (security_invoker = true) as
 select case when length(t.tenant_id) > 18 then left(t.tenant_id, 17) || '…' else t.tenant_id end as tenant,

@@ -139,7 +139,7 @@ Task and result are null if no task is due. next_in_ms: in how many milliseconds
 most a minute; 0: there is more to do. Call it in a transaction of its own. Servers call it all
 the time; without a server, call it yourself. Many sessions may call it at once. The steps are
 those of ojs.cut_partition and ojs.drop_finished (with up to 10000 jobs that move), removing 1000
-idempotency keys, and reading all jobs of tenants that have a limit on bytes.';
+idempotency keys, and reading all jobs once for limits on bytes.';
 
 create or replace function ojs._upkeep_cut(p_plan ojs._upkeep_plan, p_now timestamptz) returns text
 language plpgsql
