@@ -310,7 +310,7 @@ type OjsRule struct {
 // max_concurrency: lowered while the tenant is throttled.
 // active: how many jobs count against it.
 // paused_at, paused_by, reason: of a pause; limit_reason: of a limit.
-// A tenant sees the rules about itself, without who made them and why.
+// A tenant sees the rules about itself, without paused_by and the reasons.
 type OjsRuleStat struct {
 	// The tenant; empty: all together.
 	TenantID string `json:"tenant_id"`
@@ -330,7 +330,8 @@ type OjsRuleStat struct {
 	LimitReason interface{} `json:"limit_reason"`
 }
 
-// Tenants whose new jobs are refused. Changed by ojs.suspend_tenant and ojs.resume_tenant.
+// Suspended tenants: their new jobs are refused. Changed by ojs.suspend_tenant and
+// ojs.resume_tenant.
 type OjsSuspended struct {
 	// The tenant.
 	TenantID string `json:"tenant_id"`

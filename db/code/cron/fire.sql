@@ -46,9 +46,9 @@ declare
     v_fired     int := 0;
     v_unplanned int := 0;
 begin
-    -- Tenants take turns: first the cron job of each tenant that has been due for longest, then the
-    -- second of each. Otherwise one tenant with thousands of cron jobs would delay all other
-    -- tenants.
+    -- One cron job of each tenant, then a second one of each, and so on; of one tenant first the
+    -- one that has been due for longest. Otherwise a tenant with thousands of cron jobs would delay
+    -- all other tenants.
     select array_agg(d.tenant_id order by d.turn, d.look_at, d.id) as tenants, array_agg(d.id order by d.turn, d.look_at, d.id) as ids,
         array_agg(d.turn order by d.turn, d.look_at, d.id) as turns
     into v_due
@@ -76,9 +76,9 @@ begin
 end;
 $$;
 comment on function ojs._fire_crons(text[], uuid[]) is
-'Fires the given cron jobs that are due, each once, tenants in turn, and makes waiting jobs
-available whose run before has ended. Cron jobs that another session has locked get a timer. Stops
-after 100 cron jobs; or after 20, if each tenant had one and 50 ms have passed. A timer has the
+'Fires the given cron jobs that are due, each once, and makes waiting jobs available if their run
+before has ended. Tenants alternate. Cron jobs that another session has locked get a timer. Stops
+after 100 cron jobs; or after 20, if each tenant had one and 50 ms have passed. A timer makes the
 next tick go on. Returns for how many cron jobs a server has to work out more times
 (ojs.unplanned_crons).';
 
@@ -116,6 +116,7 @@ begin
         end if;
         select * into v_cron from ojs.cron c where c.id = v_cron.id;
     end if;
+    -- Due times that did not exist, because clocks were put forward, get a row of the history, too.
     insert into ojs.cron_run (tenant_id, name, due_at, reason)
     select v_cron.tenant_id, v_cron.name, u, 'dst_skip' from unnest(v_cron.left_out) u where u <= v_now and u <> all (v_rest)
     on conflict do nothing;

@@ -70,6 +70,7 @@ create or replace function ojs._cron_look(p_cron ojs.cron, p_at timestamptz) ret
 language plpgsql
 as $$
 begin
+    -- An earlier pending timer is enough: when it fires, it sets the next one (_fire_cron).
     if p_at is null or p_cron.look_at > ojs.now() and p_cron.look_at <= p_at then
         return p_cron.look_at;
     end if;

@@ -117,8 +117,8 @@ begin
     ) x;
     if ojs._retry_dead(v_dead.tenants, v_dead.ids, v_dead.rules) < cardinality(v_dead.ids) then
         -- Dead letters that another session has locked are tried again in a second. A job in
-        -- ojs.dead_job cannot return while another job has its id, and nothing tells when that job
-        -- is gone: try again every hour.
+        -- ojs.dead_job cannot return while another job has its id. No event says when that job is
+        -- gone, so try again every hour.
         insert into ojs.timer (due_at, kind, tenant_ids, ids)
         select v_now + l.wait, 'replay', array_agg(l.tenant_id), array_agg(l.id)
         from (
@@ -133,8 +133,8 @@ begin
 end;
 $$;
 comment on function ojs._replay(text[], uuid[]) is
-'Retries the given dead letters whose delay has passed by a rule. Makes timers for those that could
-not be retried now.';
+'Retries the given dead letters that have waited for a rule''s delay. Makes timers for dead letters
+that could not be retried now.';
 
 create or replace function ojs._replay_count(p_meta jsonb) returns int
 language sql immutable

@@ -43,11 +43,10 @@ begin
 end;
 $$;
 comment on function ojs.retry_dead_letters(text, text, text, timestamptz, timestamptz, int, text) is
-'Retries the oldest of the jobs that ojs.dead_letters would list, and returns how many
-(ojs-dead-letter section 6.2).
-Each as by ojs.retry_dead_letter. Call it again until it returns 0, with p_until in the past:
-otherwise jobs that fail again are retried again. Leaves out jobs that have expired, and skips
-jobs that another session has locked.
+'Retries the oldest of the jobs that ojs.dead_letters would list, and returns how many.
+Each as by ojs.retry_dead_letter (ojs-dead-letter section 6.2). Call it again until it returns 0,
+with p_until in the past: otherwise jobs that fail again are retried again. Leaves out jobs that
+have expired, and skips jobs that another session has locked.
 p_limit: 1 to 10000.
 Raises invalid_request.';
 

@@ -32,6 +32,8 @@ begin
         return false;
     end if;
     perform ojs._alone_with_queues();
+    -- Under the lock: of several servers that start at once, the first applies the entry and the
+    -- others see that it is applied.
     if p_authoritative is not true and exists (
             select from ojs.static_config c where c.kind = p_kind and c.name = p_name and c.config = v_config) then
         return false;

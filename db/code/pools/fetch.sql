@@ -32,6 +32,8 @@ begin
             perform ojs._raise('OJ408', format('a tenant''s login cannot fetch in pool %s, which has a concurrency', v_name),
                 '{"field": "pool"}', 'Its workers fetch over HTTP.');
         end if;
+        -- The limit is exact only under the lane, so the call waits for the lane, however long its
+        -- transaction has been open.
         p_ask.pool_limited := true;
         p_ask.no_lane := false;
     end if;
@@ -91,7 +93,7 @@ as $$
         else p_says || array(select a from unnest(p_asks) a where a <> all (p_says) is not false) end
 $$;
 comment on function ojs._serves(text[], text[]) is
-'The queues that a worker serves: those it has said, and others that it asks for.';
+'The queues that a worker serves: queues that it has named, and others that it asks for.';
 
 create or replace function ojs._isolated_from(p_pool text, p_queue text) returns boolean
 language plpgsql stable

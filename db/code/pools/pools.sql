@@ -21,6 +21,8 @@ begin
     perform ojs._check_pool_name(p_pool, true);
     v_new := ojs._read_pool(p_pool, p_config::jsonb);
     perform ojs._stop_decisions();
+    -- Under the lane: otherwise two calls could isolate the same queue, each without seeing the
+    -- other one.
     perform ojs._check_isolated(v_new);
     select * into v_old from ojs.pool p where p.name = p_pool;
     insert into ojs.pool as p (name, queues, max_concurrency, strategy, weights, isolated, tenants, rotation_interval, min_dispatch_ratio)

@@ -17,6 +17,8 @@ begin
     if not v_hour and (v_mark.at <= v_mark.history_at or p_now < v_mark.history_at + c_step) and p_now >= v_mark.history_at then
         return;
     end if;
+    -- Not found: another server has the row locked, or has moved it to a higher rev since it was
+    -- read.
     perform from ojs.tally_mark t where t.rev = v_mark.rev for update skip locked;
     if not found then
         return;

@@ -14,6 +14,8 @@ begin
             or not ojs._foreign(v_mark.pace_snapshot) and not exists (select from ojs._leases_since(v_mark.pace_snapshot)) then
         return;
     end if;
+    -- Not found: another server has the row locked, or has moved it to a higher rev since it was
+    -- read.
     perform from ojs.tally_mark t where t.rev = v_mark.rev for update skip locked;
     if not found then
         return;

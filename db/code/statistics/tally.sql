@@ -62,6 +62,8 @@ begin
             and not exists (select from ojs._since(v_mark.snapshot, null, false) s where s.jobs <> 0) then
         return 0;
     end if;
+    -- Not found: another server has the row locked, or has moved it to a higher rev since it was
+    -- read.
     perform from ojs.tally_mark t where t.rev = v_mark.rev for update skip locked;
     if not found then
         return 0;

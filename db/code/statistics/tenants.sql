@@ -202,8 +202,8 @@ from (
 ) s
 left join ojs.rule c on c.tenant_id = '' and c.queue = s.queue;
 comment on view ojs.queue_stats is
-'Numbers of jobs, one row per queue: ojs.shard_stats, summed over the tenants that the reader may
-see.
+'Numbers of jobs, one row per queue.
+As in ojs.shard_stats, summed over the tenants that the reader may see.
 tenants: how many have available or active jobs.
 paused: whether dispatch of the queue is paused.';
 
@@ -270,14 +270,15 @@ left join (
 ) m on m.tenant_id = s.tenant_id;
 comment on view ojs.tenant_stats is
 'Numbers of jobs and shares, one row per tenant.
-weight: its weight in queues without weights of their own (ojs.queue_weight has those).
+weight: its weight in queues without weights of their own (ojs.queue_weight has the weights of
+queues).
 backlog (available), active, scheduled, pending, retryable: jobs now.
 completed, cancelled, discarded, total_jobs, dispatched: jobs ever; failed: attempts ever.
 oldest_wait: how long its oldest available job has waited.
-deficit: 0: the tenant is next; below 0: how many jobs it has had ahead of the tenant that is
-next.
+deficit: 0: the tenant is next; below 0: how many jobs it has had more than its share, compared
+with the tenant that is next.
 effective_share: its weight, lowered while it is throttled, among the tenants with jobs in queues
-that workers serve (ojs.queue_demands); null if it has none.
+that workers serve (ojs.queue_demands); null without such jobs.
 actual_share: its part of the jobs handed out in the last minute; null for a tenant''s login.
 A tenant sees only its own row, with its effective_share among itself alone.';
 
@@ -294,4 +295,4 @@ comment on view ojs.rule_stats is
 max_concurrency: lowered while the tenant is throttled.
 active: how many jobs count against it.
 paused_at, paused_by, reason: of a pause; limit_reason: of a limit.
-A tenant sees the rules about itself, without who made them and why.';
+A tenant sees the rules about itself, without paused_by and the reasons.';

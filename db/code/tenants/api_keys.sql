@@ -108,6 +108,7 @@ declare
     v_old ojs.api_key;
     v_new ojs._new_api_key;
 begin
+    -- Without the lock, two calls at once would both rotate the key.
     select * into v_old from ojs.api_key k where k.id = p_id for update;
     if v_old.id is null or v_old.revoked_at is not null or v_old.expires_at <= ojs.now() then
         perform ojs._raise('OJ404', format('no valid API key %s', p_id), '{"field": "id"}',
@@ -155,6 +156,7 @@ create or replace function ojs._key_owner(p_hash bytea) returns setof ojs.api_ke
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
+    -- With skip locked, requests that use the key at the same time do not wait for each other.
     update ojs.api_key k set last_used_at = ojs.now()
     where k.ctid = (select u.ctid from ojs.api_key u
         where u.hash = p_hash and (u.last_used_at > ojs.now() - interval '1 minute') is not true for update skip locked);

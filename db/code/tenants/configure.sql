@@ -40,13 +40,13 @@ begin
 end;
 $$;
 comment on function ojs.create_tenant_role(text, name, text, int) is
-'Makes p_role a login role of tenant p_tenant: creates it if absent, grants ojs_tenant, and maps
-it.
-From then on the role sees and writes the jobs of that tenant only. A tenant may have several
-roles; calling it again moves the role to another tenant. A role that it creates gets two bounds:
-a statement is cancelled after 30 seconds (statement_timeout), and a transaction that idles for 5
-minutes is ended (idle_in_transaction_session_timeout). Change them with alter role NAME set
-statement_timeout = ''5min''; a session may change them for itself.
+'Makes p_role a login role of tenant p_tenant.
+It creates the role if absent, grants ojs_tenant, and maps it. From then on the role sees and
+writes the jobs of that tenant only. A tenant may have several roles; calling it again moves the
+role to another tenant. A role that it creates gets two bounds: a statement is cancelled after 30
+seconds (statement_timeout), and a transaction that idles for 5 minutes is ended
+(idle_in_transaction_session_timeout). Change them with alter role NAME set statement_timeout =
+''5min''; a session may change them for itself.
 p_password: set if given.
 p_connections: how many connections it may have at once, from 1; null: 20 for a role that it
 creates, unchanged for another.
@@ -111,6 +111,8 @@ begin
         unsupported = coalesce(p_unsupported, s.unsupported)
     returning * into v_settings;
     if p_retention is not null then
+        -- Servers sleep for up to a minute between calls of ojs.upkeep; a new retention acts at
+        -- once.
         perform pg_notify('ojs_wake', 'upkeep');
     end if;
     perform ojs._arm_barred() where p_unknown_tenants is not null;

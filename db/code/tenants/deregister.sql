@@ -221,9 +221,9 @@ begin
 end;
 $$;
 comment on function ojs._cancel_bite(ojs.departure) is
-'Deletes up to 500 dead letters of a tenant that is being deregistered; if there are none, cancels
-up to 500 of its jobs; if there are none in the shard, goes on to the next shard. Returns false
-after the last one.';
+'Deletes up to 500 dead letters of a tenant that is being deregistered. If there are no dead
+letters, cancels up to 500 of its jobs in the present queue and priority, or goes on to the next
+ones. Returns false after the last.';
 
 create or replace function ojs._cancel_line(p_row ojs.departure, p_ids uuid[]) returns boolean
 language plpgsql
@@ -262,6 +262,8 @@ begin
         return true;
     end if;
     for v_tenant in select d.tenant_id from ojs.departure d where d.done limit 10 for update skip locked loop
+        -- A session that configures the tenant has this row locked. Waiting for it under the lane
+        -- would make decisions wait.
         perform from ojs.tenant t where t.tenant_id = v_tenant for update skip locked;
         if found or not exists (select from ojs.tenant t where t.tenant_id = v_tenant) then
             perform ojs._depart(v_tenant);

@@ -31,17 +31,16 @@ end;
 $$;
 comment on function ojs.watch_neighbours(
     text, interval, numeric, numeric, numeric, numeric, int, int, text, numeric, interval) is
-'Sets when a tenant counts as a noisy neighbour (multi-tenancy section 9.1), and what is done;
-returns the settings.
-The tick checks once a minute. Null leaves a setting as it is. A tenant is noisy if several
-tenants have work and one of these holds:
+'Sets when a tenant counts as noisy, and what is done about it; returns the settings.
+The tick checks once a minute (multi-tenancy section 9.1). Null leaves a setting as it is. A
+tenant is noisy if several tenants have work and one of these holds:
 p_depth_ratio (10): its waiting jobs are more than this times the median.
 p_rate_ratio (5): it enqueued, within p_span (5 minutes; 1 minute to 1 day), more than this times
-what the other tenants did on average.
+the average of the other tenants.
 p_active_share (0.5): its part of the active jobs is more than this, and than its share by weight,
 while other tenants have available jobs.
 p_error_ratio (3): its attempts failed more than this times as often as those of the other
-tenants, and as 1 in 100.
+tenants, which count as failing 1 in 100 at least.
 p_min_jobs (1000), p_min_active (10): fewer jobs, or fewer active jobs for p_active_share, do not
 make a tenant noisy.
 p_mode: off; observe (default): ojs.noisy_neighbours and an event; on: the tenant is throttled,

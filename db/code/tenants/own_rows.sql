@@ -2,8 +2,8 @@
 -- Row security alone would leak: equality of text and uuid is leakproof, so the planner may look up
 -- a tenant's own condition in an index and check the policy afterwards, and explain analyze then
 -- counts rows of other tenants. Such a view has its owner's rights: it starts from the tenant,
--- finds the tenant's rows by an index that begins with the tenant or shard, and "offset 0" keeps
--- all conditions of the reader outside.
+-- finds the tenant's rows by an index that begins with the tenant, or with a queue and priority of
+-- the tenant, and "offset 0" keeps all conditions of the reader outside.
 -- A view for all readers has two branches: the table, for readers that see all tenants; and the
 -- _own_ view. The condition of the first branch names no column, so the executor checks it once,
 -- before it reads the table, whatever other conditions there are.
@@ -37,8 +37,8 @@ as $$ select s.queue, s.priority from ojs._shards(case p_tenant when ojs.current
 comment on function ojs._own_shards(text) is
 'The queues and priorities in which the caller''s tenant has or had jobs; empty for another tenant.';
 
--- The queue comes from the shard: a condition on the queue then leaves out the jobs of other shards
--- before they are read.
+-- The queue comes from ojs._own_shards: a condition on the queue then leaves out the jobs of other
+-- queues before they are read.
 create or replace view ojs._own_job as
 select t.tenant_id, j.id, j.type, s.queue, s.priority, j.state, j.attempt, j.max_attempts, j.args, j.meta, j.created_at, j.enqueued_at,
     j.scheduled_at, j.expires_at, j.started_at, j.lease_expires_at, j.finished_at, j.retry_at, j.worker_id, j.errors, j.result,
@@ -46,7 +46,8 @@ select t.tenant_id, j.id, j.type, s.queue, s.priority, j.state, j.attempt, j.max
 from ojs._only_tenant() t(tenant_id)
 cross join lateral ojs._own_shards(t.tenant_id) s(queue, priority)
 cross join lateral (select j.* from ojs.job j where j.queue = s.queue and j.priority = s.priority and j.tenant_id = t.tenant_id offset 0) j;
-comment on view ojs._own_job is 'A tenant''s own jobs, shard by shard; empty for other callers.';
+comment on view ojs._own_job is
+'A tenant''s own jobs, queue by queue and priority by priority; empty for other callers.';
 
 create or replace view ojs._own_tenant as
 select r.* from ojs._only_tenant() t(tenant_id)

@@ -2,7 +2,9 @@
 -- that are not configured. A trigger on ojs.job exists only while there can be such a tenant. Jobs
 -- that run or wait are not affected (ojs.pause stops them).
 
-comment on table ojs.suspended is 'Tenants whose new jobs are refused. Changed by ojs.suspend_tenant and ojs.resume_tenant.';
+comment on table ojs.suspended is
+'Suspended tenants: their new jobs are refused. Changed by ojs.suspend_tenant and
+ojs.resume_tenant.';
 comment on column ojs.suspended.tenant_id is 'The tenant.';
 comment on column ojs.suspended.at is 'Since when it is suspended.';
 comment on column ojs.suspended.reason is 'Why, in the words of the caller that suspended it.';

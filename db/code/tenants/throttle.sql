@@ -1,5 +1,5 @@
 -- Throttles (multi-tenancy section 9.2): a tenant gets less for a while. Its configuration stays as
--- it is, and holds again afterwards.
+-- it is, and holds again when the throttle ends.
 
 -- Lowers what a tenant gets for a while.
 -- Waits for the decision under way, and locks ojs.lane until the end of the transaction.

@@ -81,11 +81,10 @@ begin
 end;
 $$;
 comment on function ojs.configure_tier(text, anycompatible, text, boolean) is
-'Makes, changes or removes a tier, a template of limits and shares (multi-tenancy section 14.1),
-and returns it.
-Fields that have changed are copied to the tenants that have the tier: to the first 20 at once, to
-the rest by the clock, for 50 ms at a time. Other fields, and those that the template no longer
-names, stay as each tenant has them.
+'Makes, changes or removes a tier, a template of limits and shares, and returns it.
+See multi-tenancy section 14.1. Fields that have changed are copied to the tenants that have the
+tier: to the first 20 at once, to the rest by the clock, for 50 ms at a time. Other fields, and
+fields that the template no longer names, stay as each tenant has them.
 The tier named default is given to tenants without a tier, except for fields that they have set
 themselves: to all of them when it is made, later to each tenant that enqueues for the first time,
 by the clock, within about a quarter of a second; its jobs up to then are counted and not refused.

@@ -59,6 +59,7 @@ begin
         return 'done';
     end if;
     lock table ojs.cut in share row exclusive mode;
+    -- The partitions are read under the lock of ojs.cut: only one session at a time changes them.
     select p.partition, p.lo, ojs._cut_lead(p.partition) as lead into v_last from ojs.job_partitions p where p.hi is null;
     if v_id <= v_last.lo then
         perform ojs._raise('OJ409', format('%s begins later than that', v_last.partition), '{"field": "at"}');

@@ -57,14 +57,14 @@ exception when lock_not_available then
 end;
 $$;
 comment on function ojs.drop_finished(timestamptz, int) is
-'Drops the partitions of ojs.job that hold only ids made before p_before, and so the jobs that
-ended before it.
-One step per call. Returns done, or again and why: call it again, in a transaction of its own.
-Dead letters move to ojs.dead_job, 1000 per step. Statistics keep counting dropped jobs. It reads
-partitions without a lock that other sessions wait for; then it waits for such a lock for 200 ms
-at most, and not while another transaction has held the table for 100 ms.
-p_keep: how many other jobs may move into a new partition in place of the dropped ones, default 0,
-at most 10000. A partition with more of them stays. If only such partitions are left, it raises
+'Drops the partitions of ojs.job that hold only ids made before p_before.
+With them the jobs that ended before p_before are gone. One step per call. Returns done, or again
+and why: call it again, in a transaction of its own. Dead letters move to ojs.dead_job, 1000 per
+step. Statistics keep counting dropped jobs. It reads partitions without a lock that other
+sessions wait for; then it waits for such a lock for 200 ms at most, and not while another
+transaction has held the table for 100 ms.
+p_keep: how many other jobs may move into a new partition that replaces the dropped ones, default
+0, at most 10000. A partition with more of them stays. If only such partitions are left, it raises
 conflict; the detail names some of these jobs.
 Raises invalid_request, conflict.';
 

@@ -133,13 +133,12 @@ begin
 end;
 $$;
 comment on function ojs.upkeep() is
-'Makes the next step of a task that is due (ojs.upkeep_status), and returns the task and the
-result.
-Task and result are null if no task is due. next_in_ms: in how many milliseconds to call again, at
-most a minute; 0: there is more to do. Call it in a transaction of its own. Servers call it all
-the time; without a server, call it yourself. Many sessions may call it at once. The steps are
-those of ojs.cut_partition and ojs.drop_finished (with up to 10000 jobs that move), removing 1000
-idempotency keys, and reading all jobs once for limits on bytes.';
+'Makes the next step of a task that is due, and returns the task and the result.
+See ojs.upkeep_status. Task and result are null if no task is due. next_in_ms: in how many
+milliseconds to call again, at most a minute; 0: there is more to do. Call it in a transaction of
+its own. Servers call it all the time; without a server, call it yourself. Many sessions may call
+it at once. The steps are those of ojs.cut_partition and ojs.drop_finished (with up to 10000 jobs
+that move), removing 1000 idempotency keys, and reading all jobs once for limits on bytes.';
 
 create or replace function ojs._upkeep_cut(p_plan ojs._upkeep_plan, p_now timestamptz) returns text
 language plpgsql

@@ -41,6 +41,8 @@ begin
         if v_new is distinct from v_known then
             v_new := ojs._change_worker(v_known, v_new);
         end if;
+        -- The greater of the two: another session may have noted a later heartbeat while this one
+        -- waited.
         update ojs.worker_beat b set rev = b.rev + 1, seen_at = greatest(b.seen_at, v_now), active = p_active, ids = v_ids
         where b.tenant_id = v_tenant and b.worker_id = p_says.worker_id
           and b.rev = (

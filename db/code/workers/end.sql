@@ -23,9 +23,8 @@ begin
 end;
 $$;
 comment on function ojs.remove_worker(text, text) is
-'Declares a stale worker dead now, and returns how many of its jobs were taken back (ojs-admin-api
-section 9.4).
-Without this call, it is dead after the whole heartbeat timeout.
+'Declares a stale worker dead now, and returns how many of its jobs were taken back.
+Without this call, it is dead after the whole heartbeat timeout (ojs-admin-api section 9.4).
 Raises not_found, ambiguous_job, conflict (it has sent a heartbeat within half of the heartbeat
 timeout).';
 

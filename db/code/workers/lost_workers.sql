@@ -8,7 +8,7 @@ comment on column ojs.lost_worker.id is
 comment on column ojs.lost_worker.pool is 'Its pool; null: it had not named one.';
 comment on column ojs.lost_worker.hostname is 'The host it ran on, as it reported.';
 comment on column ojs.lost_worker.queues is
-'The queues it served: those it had said, and others that it asked for.';
+'The queues it served: queues that it had named, and others that it asked for.';
 comment on column ojs.lost_worker.jobs is 'How many jobs it ran, as it last reported.';
 comment on column ojs.lost_worker.last_heartbeat_at is 'When its last heartbeat came.';
 comment on column ojs.lost_worker.lost_at is 'When it was declared dead.';
@@ -23,7 +23,7 @@ comment on column ojs.lost_workers.worker_id is 'The name it gave itself.';
 comment on column ojs.lost_workers.pool is 'Its pool; null: it had not named one.';
 comment on column ojs.lost_workers.hostname is 'The host it ran on, as it reported.';
 comment on column ojs.lost_workers.queues is
-'The queues it served: those it had said, and others that it asked for.';
+'The queues it served: queues that it had named, and others that it asked for.';
 comment on column ojs.lost_workers.jobs is 'How many jobs it ran, as it last reported.';
 comment on column ojs.lost_workers.last_heartbeat_at is 'When its last heartbeat came.';
 comment on column ojs.lost_workers.lost_at is 'When it was declared dead.';

@@ -22,12 +22,12 @@ begin
 end;
 $$;
 comment on function ojs.heartbeat(text, uuid[], int, text) is
-'Notes that a worker is alive, extends the leases of the jobs p_ids, and returns the jobs it has
-extended (ojs-core section 7.5).
-A lease is not extended beyond the time that the attempt may run. A job that is not returned is no
-longer this worker''s, or is being ended by another session. From then on the worker is
-registered: when it falls silent, its jobs are taken back (ojs.configure, p_heartbeat_timeout_ms).
-ojs.beat does the same, and also returns what the worker is to do.
+'Notes that a worker is alive, and extends the leases of the jobs p_ids.
+Returns the jobs it has extended (ojs-core section 7.5). A lease is not extended beyond the time
+that the attempt may run. A job that is not returned is no longer this worker''s, or is being
+ended by another session. From then on the worker is registered: when it falls silent, its jobs
+are taken back (ojs.configure, p_heartbeat_timeout_ms). ojs.beat does the same, and also returns
+what the worker is to do.
 p_visibility_timeout_ms: from now; null: the job''s own, else 30000.
 Raises invalid_request, ambiguous_job.';
 
@@ -64,10 +64,9 @@ end;
 $$;
 comment on function ojs.beat(
     text, uuid[], text, int, text, int, text, int, text[], int, text[], text, anycompatible, timestamptz, text, text, anycompatible) is
-'Notes a heartbeat as ojs.heartbeat does, with everything a worker may say about itself, and
-returns what it is to do (ojs-worker-protocol section 4).
-It also returns the jobs that the worker still holds. A worker that is quiet, drains or terminates
-gets no jobs. A null leaves a value as it was.
+'Notes a heartbeat as ojs.heartbeat does, and returns what the worker is to do.
+See ojs-worker-protocol section 4. It also returns the jobs that the worker still holds. A worker
+that is quiet, drains or terminates gets no jobs. A null leaves a value as it was.
 p_state: what it does: running, quiet, drain or terminate.
 p_active: how many jobs it runs; null: as many as p_ids.
 p_pool, p_strategy, p_weights: its pool, and how its FETCHes go over queues, as for ojs.fetch.
@@ -99,10 +98,10 @@ end;
 $$;
 comment on function ojs.register_worker(
     text, text, int, text[], int, text[], text, anycompatible, timestamptz, text, text, text, anycompatible) is
-'Registers a worker that has started, and returns how often it is to send heartbeats
-(ojs-worker-protocol section 3).
-Everything known about an earlier worker of that name is forgotten, its directive included; jobs
-that it still held are taken back when their leases end. A heartbeat registers, too.
+'Registers a worker that has started, and returns how often it is to send heartbeats.
+See ojs-worker-protocol section 3. Everything known about an earlier worker of that name is
+forgotten, its directive included; jobs that it still held are taken back when their leases end. A
+heartbeat registers, too.
 p_concurrency: by strategy least-loaded it gets no more jobs at once.
 Raises as ojs.beat does.';
 
@@ -126,9 +125,8 @@ begin
 end;
 $$;
 comment on function ojs.deregister_worker(text, text) is
-'Ends the registration of a worker that has ended, and returns whether it was registered
-(ojs-worker-protocol section 3.4).
-Jobs that it still holds stay its own until their leases end.
+'Ends the registration of a worker that has ended, and returns whether it was registered.
+See ojs-worker-protocol section 3.4. Jobs that it still holds stay its own until their leases end.
 Raises invalid_request.';
 
 create or replace function ojs._check_beat(p_ids uuid[], p_state text, p_active int, p_visibility_timeout_ms int, p_tenant text)
