@@ -130,7 +130,7 @@ Raises not_found, invalid_request, ambiguous_job.
 Locks the row.';
 
 -- Removes a cron job and its history.
--- Locks its row, then those of its jobs that wait for the run before (skip locked).
+-- Locks its row, then the rows of its jobs that wait for the run before (skip locked).
 -- Writes ojs.cron, ojs.cron_run, and makes the waiting jobs available (ojs.activate).
 create or replace function ojs.delete_cron(p_name text, p_tenant text default null) returns ojs.cron
 language plpgsql security definer set search_path = pg_catalog, pg_temp

@@ -1,4 +1,4 @@
--- Says what a weight would change.
+-- Shows what another weight would change.
 -- Locks nothing.
 -- Reads only: as many numbers as ojs.tenant_shares.
 create or replace function ojs.preview_weight(p_tenant text, p_weight numeric)

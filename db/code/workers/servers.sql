@@ -106,9 +106,9 @@ end;
 $$;
 comment on function ojs.hold_dispatch() is
 'Holds dispatch of all queues until ojs.resume_dispatch, and returns the row of ojs.dispatch.
-A FETCH finds no job, and the clock does nothing. Enqueue, ACK, NACK, heartbeat and cancel go on.
-Use it after a restore, before anything runs again (ojs-pg serve --after-restore). Waits for the
-decision under way.';
+A FETCH finds no job. The clock makes no job available, takes no job back and fires no cron job.
+Enqueue, ACK, NACK, heartbeat and cancel go on. Use it after a restore, before anything runs again
+(ojs-pg serve --after-restore). Waits for the decision under way.';
 
 -- Resumes dispatch.
 -- Locks the rows it writes.
