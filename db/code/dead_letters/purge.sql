@@ -180,8 +180,8 @@ begin
         select j.tenant_id, j.id
         from (
             select d.* from ojs._dead_matching(p_tenant, p_queue, p_type, p_error_type, p_since, p_until) d
-            -- This limit keeps the planner from joining in another order: the oldest have to be
-            -- locked first.
+            -- This limit keeps the direction of the join: the oldest dead letters first, then one
+            -- index lookup of each job.
             order by d.at, d.tenant_id, d.id limit 2147483647
         ) d
         cross join lateral (

@@ -111,8 +111,8 @@ declare
     v_why    text;
 begin
     if tg_table_name = 'tenant' then
-        -- A row without created_at exists only for a pause or a throttle: its tenant has not been
-        -- configured.
+        -- A row without created_at exists only for a pause, a throttle or a suspension: its tenant
+        -- has not been configured.
         v_old := case when v_old ->> 'created_at' is not null then v_old end;
         v_new := case when v_new ->> 'created_at' is not null then v_new end;
         v_action := case when v_old is null then 'created' when v_new is null then 'removed' else 'changed' end;

@@ -151,7 +151,7 @@ begin
         end if;
         if v_row.queue is null then
             -- Before the jobs are read: jobs of these transactions are visible only after they have
-            -- ended. Without the list, the round could end while one of them is open.
+            -- ended. Without the list, deregistering could end while one of them is open.
             update ojs.departure d
             set open = array(select distinct l.virtualtransaction from pg_locks l
                 where l.database = (select b.oid from pg_database b where b.datname = current_database()) and l.granted

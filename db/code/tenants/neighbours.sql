@@ -1,5 +1,5 @@
--- Noisy neighbours (multi-tenancy section 9): tenants that use so much more than the other tenants
--- that these notice. The tick checks four signals once a minute. tenants/throttle.sql throttles
+-- Noisy neighbours (multi-tenancy section 9): tenants that use so much more than other tenants that
+-- they slow them down. The tick checks four signals once a minute. tenants/throttle.sql throttles
 -- noisy tenants.
 
 -- Sets when a tenant counts as noisy, and what is done about it.

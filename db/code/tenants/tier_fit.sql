@@ -63,7 +63,7 @@ begin
     perform ojs._fit_limits(array(select t.tenant_id from ojs.tenant_tier t
         where t.tenant_id = any (p_tenants) and t.due - c_share <> '{}'), c_share);
     update ojs.tenant_tier t
-    -- A tenant without a row in ojs.tenant keeps an empty due, so that _fit_share makes the row.
+    -- A tenant that is not configured keeps an empty due, so that _fit_share makes its row.
     set due = coalesce((select jsonb_object_agg(f.key, f.value) from jsonb_each(t.due) f where f.key = any (c_share)),
         case when not exists (select from ojs.tenant n where n.tenant_id = t.tenant_id and n.created_at is not null) then '{}'::jsonb end)
     where t.tenant_id = any (p_tenants);

@@ -22,6 +22,7 @@ begin
     if p_keep is null or p_keep not between 0 and 10000 then
         perform ojs._raise('OJ400', 'keep must be an integer between 0 and 10000', '{"field": "keep"}');
     end if;
+    -- From here on no other session cuts or drops partitions.
     lock table ojs.cut in share row exclusive mode;
     -- First drop a partition that an earlier call has taken out.
     v_name := (select min(d) from ojs._detached_partitions() d);
@@ -200,6 +201,8 @@ begin
     with held as materialized (
         select j.id, j.tenant_id
         from (
+            -- This limit keeps the direction of the join: dead letters first, then one index lookup
+            -- of each job.
             select d.id, d.tenant_id from ojs.dead_letter d where d.id < p_before and not d.aside order by d.id limit 2147483647
         ) d
         cross join lateral (

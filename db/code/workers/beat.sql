@@ -26,7 +26,7 @@ begin
         end if;
         select * into v_beat from ojs.worker_beat b
         where b.tenant_id = v_tenant and b.worker_id = p_says.worker_id order by b.rev desc limit 1;
-        -- Without this check each heartbeat would write two rows and wait for their locks.
+        -- Without this check each heartbeat would lock one row and write another.
         if not p_anew and v_beat.seen_at between v_now - ojs._heartbeat_timeout() / 15 and v_now
                 and ojs._merge_worker(v_known, p_says, p_anew) is not distinct from v_known then
             return v_known;
