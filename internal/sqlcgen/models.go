@@ -80,8 +80,7 @@ type OjsCron struct {
 	LeftOut []time.Time `json:"left_out"`
 	// When the first timer for it is due, unless that time has passed.
 	LookAt *time.Time `json:"look_at"`
-	// The latest jobs it made, with all of them that had not ended when the list was last cut; about 100
-	// at most.
+	// The latest jobs it made that may not have ended; about 100 at most.
 	Open []string `json:"open"`
 	// Whether some of its jobs may be waiting for the run before to end.
 	Waiting bool `json:"waiting"`

@@ -23,7 +23,7 @@ job_id: the job that was made; null if the run was skipped.
 reason: overlap_skip, misfire, waiting, refused or dst_skip; message and blocker say more.
 missed: how many earlier times the run stands for.
 manual: triggered by hand.
-Each cron job keeps its latest 1000 rows, and up to some hundred more until they are deleted.';
+Each cron job keeps its latest 1000 rows, and about 100 more at most.';
 
 -- Registers a cron job, or changes the one of that name.
 -- Locks its row.

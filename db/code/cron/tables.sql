@@ -13,8 +13,7 @@ comment on column ojs.cron.left_out is
 comment on column ojs.cron.look_at is
 'When the first timer for it is due, unless that time has passed.';
 comment on column ojs.cron.open is
-'The latest jobs it made, with all of them that had not ended when the list was last cut; about 100
-at most.';
+'The latest jobs it made that may not have ended; about 100 at most.';
 comment on column ojs.cron.waiting is
 'Whether some of its jobs may be waiting for the run before to end.';
 comment on column ojs.cron.run_count is 'How many jobs it has made.';

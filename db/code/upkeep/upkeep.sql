@@ -164,8 +164,8 @@ begin
 end;
 $$;
 comment on function ojs._upkeep_cut(ojs._upkeep_plan, timestamptz) is
-'The next step of cutting the last partition: the cut in preparation, or a new cut one period after
-the partition begins.';
+'The next step of cutting the last partition: the cut in preparation, or a new one. A new cut is
+one period after the partition begins, or, if it has begun, 1.5 leads from now.';
 
 create or replace function ojs._upkeep_drop(p_plan ojs._upkeep_plan, p_now timestamptz) returns text
 language plpgsql
