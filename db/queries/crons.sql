@@ -1,5 +1,5 @@
 -- name: PutCron :one
--- The function wants meta, retry, options and extra of one type; text keeps the bytes of each.
+-- The function takes meta, retry, options and extra as one type; text keeps the bytes of each.
 select * from ojs.put_cron(@name::text, @expression::text, @type::text, @args::json, @timezone::text, @queue::text, @priority::int,
     (@meta::jsonb)::text, (sqlc.narg('retry')::jsonb)::text, sqlc.narg('max_attempts')::int, sqlc.narg('timeout_ms')::int,
     sqlc.narg('visibility_timeout_ms')::int, sqlc.narg('tags')::text[], (sqlc.narg('options')::json)::text,
@@ -21,7 +21,7 @@ select * from ojs.trigger_cron(@name::text, sqlc.narg('tenant')::text);
 select * from ojs.cron_info(@name::text, sqlc.narg('tenant')::text);
 
 -- name: Crons :many
--- A page ends before the cron job with which it would have more than max_bytes, but not before the first.
+-- A page ends before the cron job that would make it larger than max_bytes, but has at least one.
 select sqlc.embed(c), p.total
 from (
     select k.id, k.total, row_number() over page as place,
@@ -56,6 +56,7 @@ from ojs.unplanned_crons(@max_rows::int) c(id, rev, expression, timezone, anchor
 select * from ojs.plan_cron(@id::uuid, @rev::bigint, @upcoming::timestamptz[], sqlc.narg('error')::text, @left_out::timestamptz[]);
 
 -- name: CronElsewhere :one
--- Whether a cron job of that name, of a tenant or of any, makes its jobs in other queues.
+-- Whether a cron job of that name, of a tenant or of any, makes its jobs in other queues than
+-- these.
 select exists (select from ojs.cron c
     where c.name = @name::text and (c.tenant_id = sqlc.narg('tenant')::text) is not false and c.queue <> all (@queues::text[]));

@@ -22,7 +22,8 @@ from ojs.tenant_shares s
 order by s.available desc, s.active desc, s.tenant_id limit @max_rows::int;
 
 -- name: TopWaits :many
--- How long the first in line of some tenants has waited, which costs more than their other numbers.
+-- How long the oldest available job of some tenants has waited, which costs more than their other
+-- numbers.
 select s.tenant_id as id, coalesce(extract(epoch from max(s.oldest_wait)), 0)::float8 as oldest_wait_seconds
 from ojs.shard_stats s
 where s.tenant_id = any (@names::text[]) group by s.tenant_id;

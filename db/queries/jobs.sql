@@ -19,13 +19,13 @@ select r.id, r.state, r.result::json as result, r.error::jsonb as error, r.resul
 from ojs.job_results(@ids::uuid[], sqlc.narg('tenant')::text, @max_bytes::bigint) r;
 
 -- name: JobsOver :many
--- Of jobs those that have ended or are gone. The tenant '' stands for any.
+-- Which of the given jobs have ended or do not exist. Tenant '' means any tenant.
 select w.id::uuid as id, w.tenant_id::text as tenant_id
 from (select unnest(@ids::uuid[]) as id, unnest(@tenants::text[]) as tenant_id) w
 where not exists (select from ojs.job j where j.id = w.id and j.finished_at is null and w.tenant_id in ('', j.tenant_id));
 
 -- name: JobsElsewhere :many
--- Of jobs, of a tenant or of any, those that are in other queues.
+-- Which of the given jobs, of a tenant or of any, are in other queues than these.
 select j.id::uuid as id
 from (select id, tenant_id, queue from ojs.job union all select id, tenant_id, queue from ojs.dead_job) j
 where j.id = any (@ids::uuid[]) and (j.tenant_id = sqlc.narg('tenant')::text) is not false and j.queue <> all (@queues::text[]);

@@ -1,5 +1,5 @@
 -- name: QueueNames :one
--- A page of names, and how many there are: names are cheap, numbers are not.
+-- A page of queues and how many there are. Reading names is cheap, reading numbers is not.
 with f as materialized (
     select n.queue as name from ojs._queue_names n where sqlc.narg('tenant')::text is null
     union all
@@ -8,7 +8,7 @@ with f as materialized (
 select array(select f.name from f order by f.name limit @max_rows::int offset @skip::int)::text[] as names, count(*) as total from f;
 
 -- name: Queues :many
--- Over all tenants, or one tenant's part of them; what holds nothing of the tenant's is not among them then.
+-- Over all tenants, or of one tenant; then queues without jobs of that tenant are left out.
 select s.queue as name, case when s.paused then 'paused' else 'active' end::text as status, s.paused::boolean as paused, s.total_jobs,
     coalesce(extract(epoch from s.oldest_wait) * 1000, 0)::bigint as oldest_wait_ms,
     (s.available + s.scheduled + s.pending)::bigint as depth, s.available, s.active, s.scheduled,
@@ -21,7 +21,8 @@ from (
     from ojs.shard_stats t left join ojs.rule r on r.tenant_id = '' and r.queue = t.queue
     where t.tenant_id = sqlc.narg('tenant')::text
 ) s
--- A queue is there since it was configured or had its first job; a tenant's part of it since the tenant's first.
+-- A queue exists since it was configured or had its first job; for a tenant, since the tenant's
+-- first job in it.
 left join lateral (
     (select h.created_at from ojs.shard h where h.queue = s.queue and sqlc.narg('tenant')::text is null order by h.created_at limit 1)
     union all
@@ -29,7 +30,7 @@ left join lateral (
     union all
     select q.created_at from ojs.queue q where q.queue = s.queue and sqlc.narg('tenant')::text is null
     union all
-    -- All that is known of a queue that is only paused.
+    -- A queue may be only paused: then this is all that is known of it.
     select p.paused_at from ojs.rule p
     where p.tenant_id = '' and p.queue = s.queue and p.paused_at is not null and sqlc.narg('tenant')::text is null
     order by created_at limit 1
@@ -38,7 +39,8 @@ where s.queue = any (@names::text[])
 order by s.queue;
 
 -- name: QueueRates :many
--- How fast queues move, over all tenants.
+-- Per queue, over all tenants: attempts that completed or failed in the last hour and minute, and
+-- how long the jobs handed out in the last hour had waited.
 with lately as materialized (
     select l.name, l.sums from ojs._lately('queue') l(name, sums)
 )
@@ -92,7 +94,7 @@ from ojs._configured(@queue::text, sqlc.narg('tenant')::text is null) q
 left join ojs.rule r on r.tenant_id = '' and r.queue = q.queue;
 
 -- name: QueuePause :many
--- Since when a queue is paused; no row: it is not.
+-- Since when a queue is paused; no row: it is not paused.
 select r.paused_at from ojs.rule r where r.tenant_id = '' and r.queue = @queue::text and r.paused_at is not null;
 
 -- name: ConfigureQueue :one
@@ -105,7 +107,7 @@ left join ojs.rule r on r.tenant_id = '' and r.queue = q.queue;
 select ojs.delete_queue(@queue::text, @strategy::text);
 
 -- name: TenantNames :one
--- As QueueNames.
+-- A page of tenants and how many there are, as QueueNames.
 with f as materialized (
     select n.tenant_id as name from ojs._tenant_names n where sqlc.narg('tenant')::text is null
     union all
@@ -162,7 +164,8 @@ select * from ojs.configure_tenant(@tenant::text, sqlc.narg('weight')::numeric, 
     sqlc.narg('max_priority')::int, sqlc.narg('over_priority')::text);
 
 -- name: PutTenant :one
--- The same and, if asked for, limits, or a tier with what goes before it, in one transaction. In this order, which is that of the locks.
+-- A tenant as ConfigureTenant sets it and, if given, its limits, or a tier with the values that go
+-- before it, in one transaction. The order of the calls is that of the locks.
 select t.tenant_id
 from (select count(*) from ojs.configure_limits(@tenant::text, sqlc.narg('limits')::jsonb, null, sqlc.narg('reason')::text)
     where sqlc.narg('limits')::jsonb is not null) l
@@ -231,7 +234,8 @@ where s.tenant_id = any (@names::text[])
 order by s.tenant_id;
 
 -- name: QueueGauges :many
--- For metrics, whose series must not grow without bounds: what the queues beyond the first so many have, in sum.
+-- For metrics, whose series must not grow without bounds: the queues after the first max_queues, by
+-- name, are added up.
 select case when s.n <= @max_queues::int then s.queue else '_other' end::text as queue, sum(s.available)::bigint as available,
     sum(s.active)::bigint as active, coalesce(extract(epoch from max(s.oldest_wait)), 0)::float8 as oldest_wait_seconds,
     coalesce(sum(s.ratio_1m), 0)::float8 as dispatch_ratio
@@ -285,7 +289,8 @@ union all
 order by n.subject limit @max_queues::int);
 
 -- name: TenantGauges :many
--- For metrics: of the tenants that came first, and of the others in sum. An empty queue: the tenant's share.
+-- For metrics: numbers of the first tenants by name, and of the rest in sum. A row with an empty
+-- queue has the tenant's share.
 select g.tenant_id::text as tenant_id, g.queue::text as queue, g.depth::bigint as depth, g.active::bigint as active,
     g.enqueued::bigint as enqueued, g.processed::bigint as processed, g.failed::bigint as failed, coalesce(g.share, 0)::float8 as share
 from ojs._tenant_gauges(@max_tenants::int) g;
@@ -322,7 +327,7 @@ select * from ojs.throttle(@tenant::text, coalesce(sqlc.narg('reason')::text, 'm
 select * from ojs.release_throttle(@tenant::text);
 
 -- name: KeyOwners :many
--- The valid keys among some, each with its place among them.
+-- The valid keys among the given hashes, each with its index.
 select h.n::int as n, k.prefix, k.tenant_id, k.scopes, k.queues
 from unnest(@hashes::bytea[]) with ordinality h(hash, n) cross join lateral ojs._key_owner(h.hash) k;
 
@@ -349,12 +354,12 @@ select k.id, k.prefix, k.tenant_id, k.scopes, k.queues, k.name, k.state, k.creat
 from ojs.revoke_api_key(@id::uuid, sqlc.narg('reason')::text) k;
 
 -- name: DoorLimits :many
--- What servers have to know of before they ask.
+-- The limits that servers have to know before they call.
 select q.tenant_id, q.queue, q.resource, q.maximum from ojs.quota q
 where q.resource in ('max_depth', 'max_in_flight_requests', 'max_waiting_polls');
 
 -- name: QueuePressure :many
--- The queues that are nearly full, the fullest first.
+-- The fullest of the given queues, if it is nearly full (at warn_from of its bound or above).
 select l.queue::text as queue, l.current::bigint as depth, l.maximum::bigint as bound
 from ojs.quota q join ojs.limits l on l.tenant_id = q.tenant_id and l.queue = q.queue and l.resource = q.resource
 where q.tenant_id = '' and q.queue = any (@queues::text[]) and q.resource = 'max_depth' and l.current >= q.warn_from * q.maximum

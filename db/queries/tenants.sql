@@ -9,7 +9,8 @@ where (sqlc.narg('before')::bigint is null or a.n < sqlc.narg('before')::bigint)
 order by a.n desc limit @max_rows::int offset @skip::int;
 
 -- name: OwnAuditTrail :many
--- What a tenant may read of it: numbered by itself, since the numbers of all would tell what becomes of others.
+-- What a tenant may read of the audit trail. Its rows are numbered separately, because the numbers
+-- of all rows would tell about changes of other tenants.
 select a.nth::bigint as n, a.at, a.actor, a.tenant_id, a.kind, a.name, a.action, (a.old - 'reason')::jsonb as old,
     (a.new - 'reason')::jsonb as new, a.reason
 from (select t.*, row_number() over (order by t.n) as nth from ojs.audit_trail t where t.tenant_id = @tenant::text) a
@@ -41,7 +42,8 @@ from ojs.list_jobs(sqlc.narg('states')::text[], sqlc.narg('queue')::text, sqlc.n
     @skip::int, @max_rows::int, sqlc.narg('tenant')::text) j;
 
 -- name: LiveJobs :one
--- How many jobs are in a state that does not last, of all tenants or of one, of all queues or of one.
+-- How many jobs are in a state that is not final, of all tenants or of one, of all queues or of
+-- one.
 select coalesce(sum(case @state::text when 'scheduled' then u.scheduled when 'available' then u.available when 'pending' then u.pending
     when 'active' then u.active when 'retryable' then u.retryable end), 0)::bigint as jobs
 from (select * from ojs.tally union all select * from ojs._recent()) u

@@ -27,7 +27,8 @@ select ojs.deregister_worker(@worker_id::text, sqlc.narg('tenant')::text)::boole
 select w.worker_id from ojs.direct_worker(@worker_id::text, @directive::text, sqlc.narg('tenant')::text) w;
 
 -- name: DirectByTestJob :many
--- Tells a worker what a job of a conformance run that it holds says in meta.test_directive.
+-- Directs a worker as a job of a conformance run says in meta.test_directive, if the worker holds
+-- one.
 select w.directive::text as directive from ojs.jobs j
 cross join lateral ojs.direct_worker(@worker_id::text, j.meta ->> 'test_directive', sqlc.narg('tenant')::text) w
 where j.id = any (@ids::uuid[]) and (j.tenant_id = sqlc.narg('tenant')::text or sqlc.narg('tenant')::text is null)
@@ -41,8 +42,8 @@ select ojs.direct_workers(@directive::text, sqlc.narg('tenant')::text)::int;
 select ojs.remove_worker(@worker_id::text, sqlc.narg('tenant')::text)::int;
 
 -- name: Workers :many
--- Those of a tenant, or all; with a name the one that ojs.worker_info finds. A page ends before the worker with which it would have more
--- than max_bytes, but not before the first.
+-- The workers of a tenant, or all; with a name, the worker that ojs.worker_info finds. A page ends
+-- before the worker that would make it larger than max_bytes, but has at least one.
 select w.worker_id as id, w.worker_id, w.tenant_id, case when w.stale then 'stale' else w.state end::text as state, w.directive,
     w.hostname, w.pid, coalesce(w.queues, '{}')::text[] as queues, w.concurrency, w.active_jobs,
     coalesce(w.active_job_ids, '{}')::uuid[] as active_job_ids, coalesce(w.labels, '{}')::text[] as labels, w.version, w.metadata,

@@ -88,7 +88,8 @@ type CronElsewhereParams struct {
 	Queues []string `json:"queues"`
 }
 
-// Whether a cron job of that name, of a tenant or of any, makes its jobs in other queues.
+// Whether a cron job of that name, of a tenant or of any, makes its jobs in other queues than
+// these.
 func (q *Queries) CronElsewhere(ctx context.Context, arg CronElsewhereParams) (bool, error) {
 	row := q.db.QueryRow(ctx, cronElsewhere, arg.Name, arg.Tenant, arg.Queues)
 	var exists bool
@@ -191,7 +192,7 @@ type CronsRow struct {
 	Total   int64   `json:"total"`
 }
 
-// A page ends before the cron job with which it would have more than max_bytes, but not before the first.
+// A page ends before the cron job that would make it larger than max_bytes, but has at least one.
 func (q *Queries) Crons(ctx context.Context, arg CronsParams) ([]CronsRow, error) {
 	rows, err := q.db.Query(ctx, crons,
 		arg.Tenant,
@@ -456,7 +457,7 @@ type PutCronParams struct {
 	Tenant              *string  `json:"tenant"`
 }
 
-// The function wants meta, retry, options and extra of one type; text keeps the bytes of each.
+// The function takes meta, retry, options and extra as one type; text keeps the bytes of each.
 func (q *Queries) PutCron(ctx context.Context, arg PutCronParams) (OjsCron, error) {
 	row := q.db.QueryRow(ctx, putCron,
 		arg.Name,

@@ -174,7 +174,8 @@ type TopWaitsRow struct {
 	OldestWaitSeconds float64 `json:"oldest_wait_seconds"`
 }
 
-// How long the first in line of some tenants has waited, which costs more than their other numbers.
+// How long the oldest available job of some tenants has waited, which costs more than their other
+// numbers.
 func (q *Queries) TopWaits(ctx context.Context, names []string) ([]TopWaitsRow, error) {
 	rows, err := q.db.Query(ctx, topWaits, names)
 	if err != nil {

@@ -237,7 +237,7 @@ type JobsElsewhereParams struct {
 	Queues []string `json:"queues"`
 }
 
-// Of jobs, of a tenant or of any, those that are in other queues.
+// Which of the given jobs, of a tenant or of any, are in other queues than these.
 func (q *Queries) JobsElsewhere(ctx context.Context, arg JobsElsewhereParams) ([]string, error) {
 	rows, err := q.db.Query(ctx, jobsElsewhere, arg.Ids, arg.Tenant, arg.Queues)
 	if err != nil {
@@ -274,7 +274,7 @@ type JobsOverRow struct {
 	TenantID string `json:"tenant_id"`
 }
 
-// Of jobs those that have ended or are gone. The tenant ” stands for any.
+// Which of the given jobs have ended or do not exist. Tenant ” means any tenant.
 func (q *Queries) JobsOver(ctx context.Context, arg JobsOverParams) ([]JobsOverRow, error) {
 	rows, err := q.db.Query(ctx, jobsOver, arg.Ids, arg.Tenants)
 	if err != nil {

@@ -11,41 +11,43 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// Credentials of HTTP, without their hashes. For operators.
+// Credentials for HTTP, without their hashes; for operators.
 type OjsApiKeys struct {
-	// What operators call it.
+	// The id by which operators name it.
 	ID string `json:"id"`
 	// The first characters of the secret.
 	Prefix string `json:"prefix"`
-	// The tenant that its bearer is; null: an operator, for all tenants.
+	// The tenant that its bearer acts for; null: an operator, for all tenants.
 	TenantID *string `json:"tenant_id"`
 	// What its bearer may do: produce, work, read, admin.
 	Scopes []string `json:"scopes"`
-	// The queues that it is for: jobs and cron jobs of others are refused to its bearer; null: all.
+	// The queues that its bearer may use: jobs and cron jobs in other queues are refused; null: all.
 	Queues []string `json:"queues"`
-	// What it is for.
+	// A name that says what it is for.
 	Name string `json:"name"`
 	// valid, expired or revoked.
 	State string `json:"state"`
 	// When it was made.
 	CreatedAt time.Time `json:"created_at"`
-	// By which login.
+	// The login that made it.
 	CreatedBy string `json:"created_by"`
-	// From when on it is refused; null: never for that.
+	// When it expires and is refused; null: it does not expire.
 	ExpiresAt *time.Time `json:"expires_at"`
-	// Since when it is refused.
+	// Since when it is revoked and refused; null: it is not revoked.
 	RevokedAt *time.Time `json:"revoked_at"`
 	// Why it was revoked.
 	Reason *string `json:"reason"`
-	// When it was used last, to the minute; null: never.
+	// When it was last used, to the minute; null: never.
 	LastUsedAt *time.Time `json:"last_used_at"`
-	// The key that takes its place; null: none.
+	// The key that replaces it; null: none.
 	RotatedTo *string `json:"rotated_to"`
 }
 
-// Who changed what in the configuration, when and why (ojs.audit): operators see everything, a tenant's login role what is about its
-// tenant, numbered by itself, and of actors and reasons its own only. old and new hold only what has changed. Changes say why where the
-// call was given a reason, or the session or transaction has one: set ojs.reason = '...'.
+// Who changed what in the configuration, when and why (ojs.audit).
+// Operators see everything. A tenant's login role sees the changes about its tenant, numbered
+// separately, with the actor and the reason only of its own changes. old and new hold only the
+// members that have changed. The reason is the one given to the call, or that of the session or
+// transaction: set ojs.reason = '...'.
 type OjsAuditTrail struct {
 	N        int64           `json:"n"`
 	At       time.Time       `json:"at"`
@@ -59,79 +61,84 @@ type OjsAuditTrail struct {
 	Reason   *string         `json:"reason,omitempty"`
 }
 
-// Cron jobs (ojs-cron). Written by ojs.put_cron and the other functions for cron jobs;
-// what fires them is the tick.
+// Cron jobs (ojs-cron). Written by ojs.put_cron and the other functions for cron jobs; the tick
+// fires them.
 type OjsCron struct {
-	// Whose it is, and whose the jobs it makes are.
+	// The tenant that owns the cron job and the jobs it makes.
 	TenantID string `json:"tenant_id"`
 	// Its name, unique within the tenant.
 	Name string `json:"name"`
-	// Timers name it by this.
+	// The id by which timers name it.
 	ID string `json:"id"`
 	// Grows with each change.
 	Rev int64 `json:"rev"`
 	// Whether it fires.
 	Enabled bool `json:"enabled"`
-	// When it fires next, soonest first, as far as a server has translated the expression; the first is next_run_at.
+	// When it fires next, soonest first, as far as a server has worked out; the first is next_run_at.
 	Upcoming []time.Time `json:"upcoming"`
-	// When a clock that is put forward leaves out a local time at which it would be due, soonest first.
+	// Due times that do not exist because clocks are put forward, soonest first.
 	LeftOut []time.Time `json:"left_out"`
-	// When the soonest timer for it is due, if that time has not passed.
+	// When the first timer for it is due, unless that time has passed.
 	LookAt *time.Time `json:"look_at"`
-	// The latest jobs it made, among them those that had not ended when they were last looked at; about 100 at most.
+	// The latest jobs it made that may not have ended; about 100 at most.
 	Open []string `json:"open"`
-	// Whether some of them may wait for the run before to end.
+	// Whether some of its jobs may be waiting for the run before to end.
 	Waiting bool `json:"waiting"`
 	// How many jobs it has made.
 	RunCount int64 `json:"run_count"`
 	// When it last made a job.
 	LastRunAt *time.Time `json:"last_run_at"`
-	// Why a server could not translate the expression; until it is changed the cron job does not fire.
+	// Why a server could not translate the expression; the cron job does not fire until the expression
+	// is changed.
 	Error *string `json:"error"`
 	// The cron expression as sent (ojs-cron sections 3 and 4).
 	Expression string `json:"expression"`
-	// IANA name of the time zone that the expression is meant in.
+	// IANA name of the time zone in which the expression is meant.
 	Timezone string `json:"timezone"`
 	// What happens when it is due and a job it made has not ended: skip, allow, cancel_previous or enqueue (ojs-cron section 6).
 	OverlapPolicy string `json:"overlap_policy"`
-	// What happens when it was due more than a minute ago: once: it fires once, however often it was due; skip: it does not.
+	// What happens to times more than a minute ago. once: it fires once, however often it was due; skip:
+	// it does not fire.
 	CatchUp string `json:"catch_up"`
-	// What it is for, in its owner's words.
+	// A description in the owner's words.
 	Description *string `json:"description"`
-	// What @every counts from.
+	// The time that @every counts from.
 	AnchorAt time.Time `json:"anchor_at"`
 	// When it was first registered.
 	CreatedAt time.Time `json:"created_at"`
-	// When somebody last changed it.
+	// When it was last changed by its owner or an operator.
 	UpdatedAt time.Time `json:"updated_at"`
-	// Type of the jobs it makes; this and what follows is as in ojs.job.
+	// Type of the jobs it makes; this column and those below are as in ojs.job.
 	Type string `json:"type"`
-	// Their queue.
+	// Queue of the jobs.
 	Queue string `json:"queue"`
-	// Their priority.
+	// Priority of the jobs.
 	Priority int32 `json:"priority"`
-	// How many attempts they may have; null: as the retry policy or the default says.
+	// How many attempts a job may have; null: as the retry policy or the default says.
 	MaxAttempts *int32 `json:"max_attempts"`
 	// How long an attempt may run, milliseconds.
 	TimeoutMs *int32 `json:"timeout_ms"`
 	// How long a lease lasts without a heartbeat, milliseconds; null: 600000.
 	VisibilityTimeoutMs *int32 `json:"visibility_timeout_ms"`
-	// Their labels.
+	// Labels of the jobs.
 	Tags []string `json:"tags"`
-	// Their arguments, byte for byte.
+	// Arguments of the jobs, byte for byte.
 	Args []byte `json:"args"`
-	// Their meta, to which cron_name, cron_scheduled_at and cron_triggered_at are added.
+	// Meta of the jobs, to which cron_name, cron_scheduled_at and cron_triggered_at are added.
 	Meta []byte `json:"meta"`
-	// Their retry policy.
+	// Retry policy of the jobs.
 	Retry []byte `json:"retry"`
-	// Their options that have no column of their own.
+	// Options of the jobs that have no column of their own.
 	Options []byte `json:"options"`
-	// Their attributes the specification does not know.
+	// Attributes of the jobs that the specification does not know.
 	Extra []byte `json:"extra"`
 }
 
-// Whether dispatch is held (held_at: since when, else null), and how many jobs would run if it went on: available at once, active when
-// their leases end, unless they are acknowledged before, scheduled and retryable when they are due. One row.
+// Whether dispatch is held, and how many jobs would run if it were not. One row.
+// held_at: since when; null: it is not held.
+// available: would run at once.
+// active: when their leases end, unless they are acknowledged before.
+// scheduled, retryable: when they are due.
 type OjsDispatch struct {
 	// Since when dispatch is held; null: it is not.
 	HeldAt *time.Time `json:"held_at"`
@@ -214,7 +221,7 @@ type OjsJob struct {
 	Extra []byte `json:"extra"`
 }
 
-// Row type of ojs.create_api_key; holds no rows. secret: what clients send, told only this once.
+// Row type of ojs.create_api_key; it holds no rows. secret: what clients send, shown only this once.
 type OjsNewApiKey struct {
 	Secret     string     `json:"secret"`
 	ID         string     `json:"id"`
@@ -233,71 +240,76 @@ type OjsNewApiKey struct {
 	RotatedTo  *string    `json:"rotated_to"`
 }
 
-// Tenants that used much more than the others when the tick looked last, one row per tenant and signal (ojs.watch_neighbours).
+// Tenants that used much more than the other tenants at the last check of the tick.
+// One row per tenant and signal (ojs.watch_neighbours).
 type OjsNoisyNeighbour struct {
 	// The tenant.
 	TenantID string `json:"tenant_id"`
-	// queue_depth_ratio: its waiting jobs in times of the median; enqueue_rate_ratio: what it enqueued in times of the others'
-	// average; active_job_ratio: its part of the active jobs; error_rate: its part of failed attempts in times of the others'.
+	// queue_depth_ratio: its waiting jobs, in multiples of the median. enqueue_rate_ratio: the jobs it
+	// enqueued, in multiples of the other tenants' average. active_job_ratio: its part of the active
+	// jobs. error_rate: its part of failed attempts, in multiples of that of the other tenants.
 	Signal string `json:"signal"`
-	// How much it is.
+	// The value of the signal.
 	Value float64 `json:"value"`
-	// How much it may be.
+	// The value above which the tenant is noisy.
 	Threshold float64 `json:"threshold"`
-	// Since when without a break.
+	// Since when it has been noisy at each check.
 	Since time.Time `json:"since"`
-	// When it was seen last.
+	// When it was last checked.
 	SeenAt time.Time `json:"seen_at"`
 	// Until when the tenant is throttled; null: it is not.
 	ThrottledUntil *time.Time `json:"throttled_until"`
 }
 
-// Every error a caller can meet: SQLSTATE, OJS code, HTTP status, whether a retry can help. A key of two characters stands for the rest of
-// its SQLSTATE class.
+// Every error a caller can meet: SQLSTATE, OJS code, HTTP status, whether a retry can help. A key of
+// two characters stands for the rest of its SQLSTATE class.
 type OjsProblem struct {
 	// SQLSTATE, five characters; or a class, two characters.
 	Sqlstate string `json:"sqlstate"`
 	// The code in an HTTP error body (ojs-errors).
 	Code string `json:"code"`
-	// The HTTP status it is answered with.
+	// The HTTP status of the answer.
 	HttpStatus int32 `json:"http_status"`
 	// Whether the same request may succeed later unchanged.
 	Retryable bool `json:"retryable"`
-	// One line for people; used when PostgreSQL's own message must not leave the server.
+	// One line for people; sent instead of PostgreSQL's own message where that must not leave the
+	// server.
 	Title string `json:"title"`
 	// What the caller can do.
 	Hint string `json:"hint"`
 }
 
-// What holds dispatch back: how many jobs may run at once, and what is paused; of a tenant, of a queue, of a tenant in a queue. Changed by
-// ojs.limit_concurrency, ojs.pause and ojs.resume.
+// Rules that hold dispatch back: limits on active jobs, and pauses; of a tenant, of a queue, or of a
+// tenant in a queue. Changed by ojs.limit_concurrency, ojs.pause and ojs.resume.
 type OjsRule struct {
-	// The tenant; empty: all of them together.
+	// The tenant; empty: all tenants together.
 	TenantID string `json:"tenant_id"`
-	// The queue; empty: all of them together.
+	// The queue; empty: all queues together.
 	Queue string `json:"queue"`
-	// How many jobs may be active at once; null: as many as there are.
+	// How many jobs may be active at once; null: no limit.
 	MaxConcurrency *int32 `json:"max_concurrency"`
-	// Since when nothing is handed out; null: dispatch goes on.
+	// Since when it is paused; null: it is not.
 	PausedAt *time.Time `json:"paused_at"`
-	// Who paused it.
+	// The login, or the principal of the request, that paused it.
 	PausedBy *string `json:"paused_by"`
-	// Why it is paused, in the words of the one who paused it.
+	// Why it is paused, in the caller's words.
 	Reason *string `json:"reason"`
-	// Why it has max_concurrency, in the words of the one who changed it last.
+	// Why it has max_concurrency, in the words of the caller that last changed it.
 	LimitReason *string `json:"limit_reason"`
-	// How many while the tenant is throttled (ojs.throttle); null: as max_concurrency says.
+	// The limit while the tenant is throttled (ojs.throttle); null: max_concurrency alone.
 	ThrottledTo *int32 `json:"throttled_to"`
-	// The lower of both, which decisions obey; null: as many as there are.
+	// The lower of max_concurrency and throttled_to, which decisions obey; null: no limit.
 	Most *int32 `json:"most"`
-	// The transaction in which most began to be not null; null: most is. A count in ojs.usage with another one belongs to an earlier limit, and
-	// may lack what happened while there was none.
+	// The transaction in which most became not null; null: most is null. A count in ojs.usage with
+	// another limit_xid belongs to an earlier limit, and lacks jobs that ran while there was no limit.
 	LimitXid pgtype.Uint64 `json:"limit_xid"`
 }
 
-// What holds dispatch back, one row per tenant (empty: all together) and queue (empty: all): max_concurrency, lowered while the tenant is
-// throttled; active: how many jobs count against it; paused_at, paused_by and
-// reason of a pause; limit_reason. A tenant sees the rules about itself, and not who made them, and why.
+// Limits and pauses, one row per tenant (empty: all together) and queue (empty: all).
+// max_concurrency: lowered while the tenant is throttled.
+// active: how many jobs count against it.
+// paused_at, paused_by, reason: of a pause; limit_reason: of a limit.
+// A tenant sees the rules about itself, without paused_by and the reasons.
 type OjsRuleStat struct {
 	// The tenant; empty: all together.
 	TenantID string `json:"tenant_id"`
@@ -317,13 +329,14 @@ type OjsRuleStat struct {
 	LimitReason interface{} `json:"limit_reason"`
 }
 
-// Tenants whose new jobs are refused. Changed by ojs.suspend_tenant and ojs.resume_tenant.
+// Suspended tenants: their new jobs are refused. Changed by ojs.suspend_tenant and
+// ojs.resume_tenant.
 type OjsSuspended struct {
 	// The tenant.
 	TenantID string `json:"tenant_id"`
-	// Since when.
+	// Since when it is suspended.
 	At time.Time `json:"at"`
-	// Why, in the words of the one who did it.
+	// Why, in the words of the caller that suspended it.
 	Reason *string `json:"reason"`
 }
 
@@ -332,17 +345,20 @@ type OjsSuspended struct {
 type OjsTenant struct {
 	// The tenant (multi-tenancy section 5.2).
 	TenantID string `json:"tenant_id"`
-	// Share of dispatch relative to the other tenants with work, in queues that do not say; 0.000001 to 1000000; null: the default weight.
+	// Share of dispatch relative to other tenants with work, in queues without weights of their own;
+	// 0.000001 to 1000000; null: the default weight.
 	Weight *string `json:"weight"`
 	// Added to the priority of the tenant's jobs when they are dispatched; -100 to 100. The jobs keep their own priority.
 	PriorityBoost int32 `json:"priority_boost"`
-	// When the tenant was first configured; null: it is not, and the row is there for a pause, a throttle or a suspension, with which it goes.
+	// When the tenant was first configured; null: it is not configured. Then the row exists for a pause,
+	// a throttle or a suspension, and is removed with it.
 	CreatedAt *time.Time `json:"created_at"`
 	// The highest priority that a new job of the tenant may have; -100 to 100; 100: no limit.
 	MaxPriority int32 `json:"max_priority"`
-	// What becomes of a new job above max_priority: it is refused (refuse), or gets max_priority (clamp).
+	// What happens to a new job above max_priority: refuse: it is refused; clamp: it gets max_priority.
 	OverPriority string `json:"over_priority"`
-	// What the tenant's weights are multiplied by while it is throttled (ojs.throttle); null: nothing.
+	// The factor by which the tenant's weights are multiplied while it is throttled (ojs.throttle);
+	// null: it is not.
 	Throttle *string `json:"throttle"`
 }
 
@@ -352,51 +368,53 @@ type OjsThrottle struct {
 	TenantID string `json:"tenant_id"`
 	// What is lowered: weight, concurrency or rate.
 	Action string `json:"action"`
-	// What it was without the throttle when that began; null: no limit.
+	// The value without the throttle when the throttle began; null: no limit.
 	Original *float64 `json:"original"`
-	// What it was then.
+	// The value with the throttle then.
 	Effective float64 `json:"effective"`
-	// Why: the signal with _exceeded behind it, or an operator's words.
+	// Why: the signal followed by _exceeded, or an operator's words.
 	Reason string `json:"reason"`
-	// Since when.
+	// Since when it is throttled.
 	Since time.Time `json:"since"`
-	// When it ends by itself.
+	// When the throttle ends by itself.
 	Until time.Time `json:"until"`
-	// Which login; null: the tick.
+	// The login that set it; null: the tick.
 	SetBy *string `json:"set_by"`
 }
 
-// Tenants that get less for a while (ojs.throttle). A tenant sees its own row.
+// Tenants that get less for a while (ojs.throttle).
+// A tenant sees its own row.
 type OjsThrottles struct {
 	// The tenant.
 	TenantID string `json:"tenant_id"`
 	// What is lowered: weight, concurrency or rate.
 	Action string `json:"action"`
-	// What it would be now without the throttle, in queues that do not say; of a rate what it
-	// was when that began, in jobs a minute; null: no limit.
+	// The value without the throttle now, in queues without weights of their own; for a rate, the limit
+	// when the throttle began, in jobs a minute; null: no limit.
 	Original *float64 `json:"original"`
-	// What it is now instead.
+	// The value with the throttle.
 	Effective float64 `json:"effective"`
-	// Why: a signal of ojs.noisy_neighbours with _exceeded behind it, or an operator's words.
+	// Why: a signal of ojs.noisy_neighbours followed by _exceeded, or an operator's words.
 	Reason string `json:"reason"`
-	// Since when.
+	// Since when it is throttled.
 	Since time.Time `json:"since"`
-	// When it ends by itself.
+	// When the throttle ends by itself.
 	Until time.Time `json:"until"`
-	// Who did it; null: the tick, or not for a tenant to see.
+	// The login that set it; null: the tick, or hidden from a tenant.
 	SetBy *string `json:"set_by"`
 }
 
-// Tiers, templates of what tenants have. Set by ojs.configure_tier, given to tenants by ojs.set_tier.
+// Tiers, templates of limits and shares.
+// Set by ojs.configure_tier, given to tenants by ojs.set_tier.
 type OjsTiers struct {
-	// The tier. Tenants without a tier get the one of the name default.
+	// The tier. Tenants without a tier get the tier named default.
 	Name string `json:"name"`
 	// The template.
 	Config json.RawMessage `json:"config"`
 	// How many tenants have it.
 	Tenants int64 `json:"tenants"`
-	// How many of them do not have all of it yet.
+	// How many of them do not have all fields of it yet.
 	Due int64 `json:"due"`
-	// The reason that was given with the last change.
+	// The reason given with the last change.
 	Reason *string `json:"reason"`
 }

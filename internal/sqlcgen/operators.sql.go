@@ -351,7 +351,7 @@ type DoorLimitsRow struct {
 	Maximum  int64  `json:"maximum"`
 }
 
-// What servers have to know of before they ask.
+// The limits that servers have to know before they call.
 func (q *Queries) DoorLimits(ctx context.Context) ([]DoorLimitsRow, error) {
 	rows, err := q.db.Query(ctx, doorLimits)
 	if err != nil {
@@ -465,7 +465,7 @@ type KeyOwnersRow struct {
 	Queues   []string `json:"queues"`
 }
 
-// The valid keys among some, each with its place among them.
+// The valid keys among the given hashes, each with its index.
 func (q *Queries) KeyOwners(ctx context.Context, hashes [][]byte) ([]KeyOwnersRow, error) {
 	rows, err := q.db.Query(ctx, keyOwners, hashes)
 	if err != nil {
@@ -846,7 +846,8 @@ type PutTenantParams struct {
 	OverPriority  *string `json:"over_priority"`
 }
 
-// The same and, if asked for, limits, or a tier with what goes before it, in one transaction. In this order, which is that of the locks.
+// A tenant as ConfigureTenant sets it and, if given, its limits, or a tier with the values that go
+// before it, in one transaction. The order of the calls is that of the locks.
 func (q *Queries) PutTenant(ctx context.Context, arg PutTenantParams) (string, error) {
 	row := q.db.QueryRow(ctx, putTenant,
 		arg.Tenant,
@@ -925,7 +926,8 @@ type QueueGaugesRow struct {
 	DispatchRatio     float64 `json:"dispatch_ratio"`
 }
 
-// For metrics, whose series must not grow without bounds: what the queues beyond the first so many have, in sum.
+// For metrics, whose series must not grow without bounds: the queues after the first max_queues, by
+// name, are added up.
 func (q *Queries) QueueGauges(ctx context.Context, maxQueues int32) ([]QueueGaugesRow, error) {
 	rows, err := q.db.Query(ctx, queueGauges, maxQueues)
 	if err != nil {
@@ -972,7 +974,7 @@ type QueueNamesRow struct {
 	Total int64    `json:"total"`
 }
 
-// A page of names, and how many there are: names are cheap, numbers are not.
+// A page of queues and how many there are. Reading names is cheap, reading numbers is not.
 func (q *Queries) QueueNames(ctx context.Context, arg QueueNamesParams) (QueueNamesRow, error) {
 	row := q.db.QueryRow(ctx, queueNames, arg.Skip, arg.MaxRows, arg.Tenant)
 	var i QueueNamesRow
@@ -984,7 +986,7 @@ const queuePause = `-- name: QueuePause :many
 select r.paused_at from ojs.rule r where r.tenant_id = '' and r.queue = $1::text and r.paused_at is not null
 `
 
-// Since when a queue is paused; no row: it is not.
+// Since when a queue is paused; no row: it is not paused.
 func (q *Queries) QueuePause(ctx context.Context, queue string) ([]*time.Time, error) {
 	rows, err := q.db.Query(ctx, queuePause, queue)
 	if err != nil {
@@ -1018,7 +1020,7 @@ type QueuePressureRow struct {
 	Bound int64  `json:"bound"`
 }
 
-// The queues that are nearly full, the fullest first.
+// The fullest of the given queues, if it is nearly full (at warn_from of its bound or above).
 func (q *Queries) QueuePressure(ctx context.Context, queues []string) ([]QueuePressureRow, error) {
 	rows, err := q.db.Query(ctx, queuePressure, queues)
 	if err != nil {
@@ -1073,7 +1075,8 @@ type QueueRatesRow struct {
 	P99WaitMs           int64   `json:"p99_wait_ms"`
 }
 
-// How fast queues move, over all tenants.
+// Per queue, over all tenants: attempts that completed or failed in the last hour and minute, and
+// how long the jobs handed out in the last hour had waited.
 func (q *Queries) QueueRates(ctx context.Context, names []string) ([]QueueRatesRow, error) {
 	rows, err := q.db.Query(ctx, queueRates, names)
 	if err != nil {
@@ -1125,7 +1128,7 @@ left join lateral (
     union all
     select q.created_at from ojs.queue q where q.queue = s.queue and $1::text is null
     union all
-    -- All that is known of a queue that is only paused.
+    -- A queue may be only paused: then this is all that is known of it.
     select p.paused_at from ojs.rule p
     where p.tenant_id = '' and p.queue = s.queue and p.paused_at is not null and $1::text is null
     order by created_at limit 1
@@ -1158,8 +1161,9 @@ type QueuesRow struct {
 	CreatedAt      *time.Time `json:"created_at"`
 }
 
-// Over all tenants, or one tenant's part of them; what holds nothing of the tenant's is not among them then.
-// A queue is there since it was configured or had its first job; a tenant's part of it since the tenant's first.
+// Over all tenants, or of one tenant; then queues without jobs of that tenant are left out.
+// A queue exists since it was configured or had its first job; for a tenant, since the tenant's
+// first job in it.
 func (q *Queries) Queues(ctx context.Context, arg QueuesParams) ([]QueuesRow, error) {
 	rows, err := q.db.Query(ctx, queues, arg.Tenant, arg.Names)
 	if err != nil {
@@ -1584,7 +1588,8 @@ type TenantGaugesRow struct {
 	Share     float64 `json:"share"`
 }
 
-// For metrics: of the tenants that came first, and of the others in sum. An empty queue: the tenant's share.
+// For metrics: numbers of the first tenants by name, and of the rest in sum. A row with an empty
+// queue has the tenant's share.
 func (q *Queries) TenantGauges(ctx context.Context, maxTenants int32) ([]TenantGaugesRow, error) {
 	rows, err := q.db.Query(ctx, tenantGauges, maxTenants)
 	if err != nil {
@@ -1634,7 +1639,7 @@ type TenantNamesRow struct {
 	Total int64    `json:"total"`
 }
 
-// As QueueNames.
+// A page of tenants and how many there are, as QueueNames.
 func (q *Queries) TenantNames(ctx context.Context, arg TenantNamesParams) (TenantNamesRow, error) {
 	row := q.db.QueryRow(ctx, tenantNames, arg.Skip, arg.MaxRows, arg.Tenant)
 	var i TenantNamesRow

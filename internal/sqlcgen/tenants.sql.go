@@ -377,7 +377,8 @@ type LiveJobsParams struct {
 	Queue  *string `json:"queue"`
 }
 
-// How many jobs are in a state that does not last, of all tenants or of one, of all queues or of one.
+// How many jobs are in a state that is not final, of all tenants or of one, of all queues or of
+// one.
 func (q *Queries) LiveJobs(ctx context.Context, arg LiveJobsParams) (int64, error) {
 	row := q.db.QueryRow(ctx, liveJobs, arg.State, arg.Tenant, arg.Queue)
 	var jobs int64
@@ -415,7 +416,8 @@ type OwnAuditTrailRow struct {
 	Reason   *string   `json:"reason,omitempty"`
 }
 
-// What a tenant may read of it: numbered by itself, since the numbers of all would tell what becomes of others.
+// What a tenant may read of the audit trail. Its rows are numbered separately, because the numbers
+// of all rows would tell about changes of other tenants.
 func (q *Queries) OwnAuditTrail(ctx context.Context, arg OwnAuditTrailParams) ([]OwnAuditTrailRow, error) {
 	rows, err := q.db.Query(ctx, ownAuditTrail,
 		arg.Tenant,

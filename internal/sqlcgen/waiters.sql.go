@@ -26,8 +26,9 @@ select pg_backend_pid()::int as backend from (select set_config('tcp_keepalives_
     set_config('tcp_user_timeout', '5000', false)) s
 `
 
-// Makes PostgreSQL end the session within seconds after our machine, or the way to it, has gone. The process id is asked of the session,
-// because a pooler in between makes up the one in the protocol.
+// Makes PostgreSQL end the session within seconds after this machine, or its network connection,
+// has gone. The process id is asked of the session, because a pooler in between invents the one in
+// the protocol.
 func (q *Queries) DetectLoss(ctx context.Context) (int32, error) {
 	row := q.db.QueryRow(ctx, detectLoss)
 	var backend int32

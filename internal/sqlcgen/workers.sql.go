@@ -113,7 +113,8 @@ type DirectByTestJobParams struct {
 	Ids      []string `json:"ids"`
 }
 
-// Tells a worker what a job of a conformance run that it holds says in meta.test_directive.
+// Directs a worker as a job of a conformance run says in meta.test_directive, if the worker holds
+// one.
 func (q *Queries) DirectByTestJob(ctx context.Context, arg DirectByTestJobParams) ([]string, error) {
 	rows, err := q.db.Query(ctx, directByTestJob, arg.WorkerID, arg.Tenant, arg.Ids)
 	if err != nil {
@@ -382,8 +383,8 @@ type WorkersRow struct {
 	LastHeartbeatAt time.Time       `json:"last_heartbeat_at"`
 }
 
-// Those of a tenant, or all; with a name the one that ojs.worker_info finds. A page ends before the worker with which it would have more
-// than max_bytes, but not before the first.
+// The workers of a tenant, or all; with a name, the worker that ojs.worker_info finds. A page ends
+// before the worker that would make it larger than max_bytes, but has at least one.
 func (q *Queries) Workers(ctx context.Context, arg WorkersParams) ([]WorkersRow, error) {
 	rows, err := q.db.Query(ctx, workers,
 		arg.WorkerID,

@@ -1,6 +1,5 @@
--- Cron jobs as people see them: register, change, remove, look. Servers work out when they are due
--- (cron/plan.sql); the tick fires them (cron/fire.sql). Called by tenants, over HTTP
--- and in SQL.
+-- Cron jobs: register, change, remove, list. Servers work out when they are due (cron/plan.sql);
+-- the tick fires them (cron/fire.sql). Called by tenants, over HTTP and in SQL.
 
 create or replace view ojs.crons as
 select c.tenant_id, c.name, c.expression, c.timezone, c.enabled, c.overlap_policy, c.catch_up,
@@ -9,16 +8,22 @@ select c.tenant_id, c.name, c.expression, c.timezone, c.enabled, c.overlap_polic
     c.description, c.created_at, c.updated_at
 from (select c.* from ojs.cron c where ojs._reads_all() union all select * from ojs._own_cron) c;
 comment on view ojs.crons is
-'Cron jobs (ojs-cron), changed by ojs.put_cron, ojs.configure_cron and ojs.delete_cron. next_run_at: null while it is disabled, has an
-error, or no server has looked at it yet; upcoming: the times after it that are known; error: why it does not fire. A tenant''s role sees
-its own.';
+'Cron jobs (ojs-cron), changed by ojs.put_cron, ojs.configure_cron and ojs.delete_cron.
+next_run_at: null while the cron job is disabled, has an error, or no server has looked at it yet.
+upcoming: when it fires next, as far as known; the first is next_run_at.
+error: why it does not fire.
+A tenant''s role sees its own.';
 
 create or replace view ojs.cron_runs as
 select r.tenant_id, r.name, r.due_at, r.at, r.job_id, r.reason, r.message, r.blocker, r.missed, r.manual, r.at - r.due_at as late
 from (select r.* from ojs.cron_run r where ojs._reads_all() union all select * from ojs._own_cron_run) r;
 comment on view ojs.cron_runs is
-'What cron jobs did when they were due: job_id, or why there is none (reason: overlap_skip, misfire, waiting, refused, dst_skip; message,
-blocker); missed: how many earlier times it stands for; manual: triggered by hand. The latest thousand or so of each cron job.';
+'What cron jobs did when they were due.
+job_id: the job that was made; null if the run was skipped.
+reason: overlap_skip, misfire, waiting, refused or dst_skip; message and blocker say more.
+missed: how many earlier times the run stands for.
+manual: triggered by hand.
+Each cron job keeps its latest 1000 rows, and about 100 more at most.';
 
 -- Registers a cron job, or changes the one of that name.
 -- Locks its row.
@@ -77,14 +82,22 @@ $$;
 comment on function ojs.put_cron(
     text, text, text, text, text, text, int, anycompatible, anycompatible, int, int, int, text[], anycompatible, anycompatible,
     text, text, boolean, text, text) is
-'Registers a cron job, or changes the one of that name (ojs-cron section 8.1), and returns it; created_at = updated_at: it is new.
-p_expression: five fields, six with seconds first, a name such as @daily, or @every 1h30m; p_timezone: an IANA name. p_overlap_policy:
-skip, allow, cancel_previous, enqueue (section 6); p_catch_up: once or skip what was due more than a minute ago. p_enabled null: on, or
-as it was. The other parameters are those of ojs.enqueue; p_visibility_timeout_ms null: 600000. When it fires next is told by a server, a
-moment later: until then upcoming is empty, and if the expression means nothing, error says why. A change that leaves expression and time
-zone as they are leaves the schedule as it is. At most 1000 cron jobs per tenant. Raises what ojs.enqueue raises. Locks the row.';
+'Registers a cron job, or changes the one of that name (ojs-cron section 8.1), and returns it.
+It is new if created_at = updated_at.
+A server works out when it fires next, a moment later: until then upcoming is empty. If the
+expression means nothing, error says why. A change that leaves expression and time zone as they
+are leaves the schedule as it is. At most 1000 cron jobs per tenant.
+p_expression: five fields, six with seconds first, a name such as @daily, or @every 1h30m.
+p_timezone: an IANA name.
+p_overlap_policy: skip, allow, cancel_previous or enqueue (section 6).
+p_catch_up: once or skip, for times more than a minute ago.
+p_enabled: null: on, or as it was.
+p_visibility_timeout_ms: null: 600000.
+The other parameters are those of ojs.enqueue.
+Raises what ojs.enqueue raises.
+Locks the row.';
 
--- Changes what is given of a cron job.
+-- Changes a cron job; parameters that are null leave their values as they are.
 -- Locks its row.
 -- Writes ojs.cron, and ojs.timer when the schedule is new.
 create or replace function ojs.configure_cron(
@@ -111,11 +124,13 @@ begin
 end;
 $$;
 comment on function ojs.configure_cron(text, boolean, text, text, text, text, text, text) is
-'Changes what is given of a cron job and returns it (ojs-cron section 8.5). p_enabled false stops it until it is true again: what would
-have been due meanwhile is not made up for. Raises not_found, invalid_request, ambiguous_job. Locks the row.';
+'Changes a cron job and returns it (ojs-cron section 8.5); null leaves a value as it is.
+p_enabled: false stops it until it is true again; times that pass meanwhile are not made up for.
+Raises not_found, invalid_request, ambiguous_job.
+Locks the row.';
 
 -- Removes a cron job and its history.
--- Locks its row, then those of its jobs that wait for the run before (skip locked).
+-- Locks its row, then the rows of its jobs that wait for the run before (skip locked).
 -- Writes ojs.cron, ojs.cron_run, and makes the waiting jobs available (ojs.activate).
 create or replace function ojs.delete_cron(p_name text, p_tenant text default null) returns ojs.cron
 language plpgsql security definer set search_path = pg_catalog, pg_temp
@@ -123,7 +138,8 @@ as $$
 declare
     v_cron ojs.cron := ojs._cron_for(p_name, ojs._session_tenant(p_tenant), true);
 begin
-    -- The tick would never look at them again.
+    -- Only the tick makes waiting jobs available, by the cron job's row. Without the row they would
+    -- stay pending for ever.
     perform ojs.activate(j.id, j.tenant_id)
     from unnest(ojs._cron_open(v_cron)) o(id)
     cross join lateral (
@@ -135,10 +151,12 @@ begin
 end;
 $$;
 comment on function ojs.delete_cron(text, text) is
-'Removes a cron job and its history, and returns what it was (ojs-cron section 8.4). Jobs it made stay; those that waited for the run
-before become available. Raises not_found, ambiguous_job. Locks the row.';
+'Removes a cron job and its history, and returns what it was (ojs-cron section 8.4).
+The jobs that it made stay. Jobs that waited for the run before become available.
+Raises not_found, ambiguous_job.
+Locks the row.';
 
--- One cron job.
+-- Returns one cron job.
 -- Reads only.
 create or replace function ojs.cron_info(p_name text, p_tenant text default null) returns ojs.cron
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
@@ -148,7 +166,8 @@ begin
 end;
 $$;
 comment on function ojs.cron_info(text, text) is
-'The cron job of that name (ojs-cron section 8.3). Raises not_found, also for one of another tenant; ambiguous_job.';
+'Returns the cron job of that name (ojs-cron section 8.3).
+Raises not_found, also for a cron job of another tenant; ambiguous_job.';
 
 create or replace function ojs._cron_for(p_name text, p_tenant text, p_lock boolean default false) returns ojs.cron
 language plpgsql
@@ -161,6 +180,7 @@ begin
             jsonb_build_object('field', 'name', 'cron_name', p_name));
     end if;
     select c.* into v_cron from ojs.cron c where c.name = p_name and (c.tenant_id = p_tenant) is not false;
+    -- Read again under the lock: the row may have changed or gone while this call waited.
     if p_lock then
         select c.* into v_cron from ojs.cron c where c.id = v_cron.id for update;
     end if;
@@ -173,7 +193,8 @@ begin
 end;
 $$;
 comment on function ojs._cron_for(text, text, boolean) is
-'The cron job of that name, in p_tenant or, if null, in whichever tenant has it. p_lock: locks its row. Raises not_found, ambiguous_job.';
+'Returns the cron job of that name, of tenant p_tenant or, if null, of the one tenant that has it.
+p_lock: locks its row. Raises not_found, ambiguous_job.';
 
 create or replace function ojs._check_cron(
     p_name text, p_expression text, p_timezone text, p_overlap_policy text, p_catch_up text, p_description text
@@ -187,7 +208,8 @@ begin
         perform ojs._raise('OJ400', 'name must consist of a-z, 0-9, - and ., begin with a letter or digit and have at most 255 characters',
             '{"field": "name"}');
     end if;
-    -- Only the form is checked here. A server works out the meaning, and says in ojs.cron.error if there is none.
+    -- Only the form is checked here. A server works out the meaning, and writes to ojs.cron.error
+    -- if there is none.
     if p_expression is null or length(p_expression) > 255
             or p_expression !~ format(E'^\\s*(%1$s\\s+){4,5}%1$s\\s*$', c_field)
             and p_expression !~ (E'^\\s*@(yearly|annually|monthly|weekly|daily|midnight|hourly'
@@ -195,7 +217,8 @@ begin
         perform ojs._raise('OJ400', 'expression must have five or six fields, or be @yearly, @annually, @monthly, @weekly, @daily, '
             '@midnight, @hourly or @every and a duration such as 1h30m', '{"field": "expression"}');
     end if;
-    -- Offsets, POSIX rules and the abbreviations that the time zone database keeps for the past are refused.
+    -- Refuse offsets, POSIX rules, and abbreviations that the time zone database keeps for the
+    -- past.
     if p_timezone is null or length(p_timezone) > 64
             or p_timezone !~ '^(UTC|GMT|[A-Z][A-Za-z]*[a-z-][A-Za-z-]*|[A-Z][A-Za-z]+(/[A-Z][A-Za-z0-9_+-]*)+)$'
             or not ojs._is_timezone(p_timezone) then
@@ -215,21 +238,23 @@ begin
 end;
 $$;
 comment on function ojs._check_cron(text, text, text, text, text, text) is
-'Raises why a cron job is refused, apart from the jobs it makes.';
+'Raises why a cron job is refused, except for attributes of the jobs it makes.';
 
 create or replace function ojs._is_timezone(p_timezone text) returns boolean
 language plpgsql set timezone = 'UTC'
 as $$
 begin
-    -- PostgreSQL takes Foo/Bar+5 for a rule and gives it back in capitals, and it takes europe/berlin for Europe/Berlin: so the names are
-    -- compared. pg_timezone_names would tell, too, but reads hundreds of files.
+    -- PostgreSQL takes Foo/Bar+5 for a rule and returns it in capitals, and it accepts
+    -- europe/berlin as Europe/Berlin. So the name that it returns is compared. The view
+    -- pg_timezone_names has the names, too, but reads hundreds of files.
     perform set_config('timezone', p_timezone, true);
     return current_setting('timezone') = p_timezone and (p_timezone ~ '[a-z]' or p_timezone !~ '[0-9]');
 exception when invalid_parameter_value then
     return false;
 end;
 $$;
-comment on function ojs._is_timezone(text) is 'Whether PostgreSQL has a time zone of exactly that name in its database.';
+comment on function ojs._is_timezone(text) is
+'Whether PostgreSQL has a time zone of exactly that name in its database.';
 
 create or replace function ojs._limit_crons(p_tenant text) returns void
 language plpgsql
@@ -243,4 +268,5 @@ begin
     end if;
 end;
 $$;
-comment on function ojs._limit_crons(text) is 'Raises that a tenant has too many cron jobs.';
+comment on function ojs._limit_crons(text) is
+'Raises an error if a tenant has more than 1000 cron jobs.';

@@ -1,5 +1,6 @@
--- The jobs that a cron job has made and that may not have ended: ojs.cron.open, and what the overlap policies ask about them.
--- Called by cron and cron_fire, under the lock of the cron job's row.
+-- The list ojs.cron.open: jobs that a cron job made and that may not have ended, and what the
+-- overlap policies ask about them.
+-- Called by cron/cron.sql and cron/fire.sql, under the lock of the cron job's row.
 
 create or replace function ojs._cron_meta(p_meta jsonb, p_name text, p_due timestamptz, p_now timestamptz) returns jsonb
 language sql immutable
@@ -15,7 +16,7 @@ create or replace function ojs._cron_most_open() returns int
 language sql immutable
 as $$ select 100 $$;
 comment on function ojs._cron_most_open() is
-'How many jobs of a cron job are remembered, and so how many may wait for the run before.';
+'How many of a cron job''s jobs ojs.cron.open lists, and so how many may wait for the run before.';
 
 create or replace function ojs._open_jobs(p_cron ojs.cron, p_ids uuid[]) returns table (id uuid, n bigint, state ojs.job_state)
 language sql stable
@@ -27,8 +28,9 @@ as $$
     ) j
 $$;
 comment on function ojs._open_jobs(ojs.cron, uuid[]) is
-'Those of the jobs of a cron job that have not ended: waiting, running, or to be retried. n: where in p_ids. In the order of p_ids, so that
-limit 1 reads no further than the first. Becomes part of the query that asks.';
+'The jobs of a cron job that have not ended: waiting, running, or to be retried. n: their position
+in p_ids. In the order of p_ids, so that limit 1 reads no further than the first. Becomes part of
+the query that asks.';
 
 create or replace function ojs._cron_open(p_cron ojs.cron) returns uuid[]
 language sql stable
@@ -39,7 +41,8 @@ create or replace function ojs._from_first_open(p_cron ojs.cron) returns uuid[]
 language sql stable
 as $$ select coalesce(p_cron.open[(select o.n from ojs._open_jobs(p_cron, p_cron.open) o limit 1):], '{}') $$;
 comment on function ojs._from_first_open(ojs.cron) is
-'The jobs that a cron job made, from the oldest on that has not ended; later ones may have ended. Empty: all have.';
+'The list of jobs that a cron job made, from the oldest job on that has not ended; later jobs may
+have ended. Empty: all have ended.';
 
 create or replace function ojs._jobs_before(p_cron ojs.cron) returns uuid[]
 language plpgsql stable
@@ -54,21 +57,25 @@ begin
     end if;
     v_open := ojs._from_first_open(p_cron);
     if p_cron.overlap_policy = 'enqueue' and cardinality(v_open) >= ojs._cron_most_open() then
-        -- The list is full; perhaps some behind the first have ended.
+        -- The list is full. Jobs after the first may have ended: count exactly before the run is
+        -- refused.
         return ojs._cron_open(p_cron);
     end if;
     return v_open;
 end;
 $$;
 comment on function ojs._jobs_before(ojs.cron) is
-'The jobs of the runs before as far as the overlap policy asks about them: all for allow, those that have not ended for cancel_previous,
-for the others from the first on that has not ended.';
+'The jobs of the runs before, as far as the overlap policy asks about them.
+allow: the whole list.
+cancel_previous: the jobs that have not ended.
+skip, enqueue: the list from the first job on that has not ended.';
 
 create or replace function ojs._waits_for_run(p_cron ojs.cron, p_open uuid[]) returns boolean
 language sql immutable
 as $$ select p_open <> '{}' and p_cron.overlap_policy = 'enqueue' $$;
 comment on function ojs._waits_for_run(ojs.cron, uuid[]) is
-'Whether a new job has to wait, pending, for the run before to end. The tick makes it available then (_call_next_run).';
+'Whether a new job has to wait, pending, for the run before to end. The tick makes it available
+then (_call_next_run).';
 
 create or replace function ojs._lock_open(p_cron ojs.cron, p_ids uuid[]) returns boolean
 language sql
@@ -80,7 +87,8 @@ as $$
     ) j
 $$;
 comment on function ojs._lock_open(ojs.cron, uuid[]) is
-'Locks jobs of a cron job that have not ended, and returns whether it got all of them.';
+'Locks the jobs of a cron job that have not ended (skip locked), and returns whether all of them
+are locked.';
 
 create or replace function ojs._call_next_run(p_cron ojs.cron) returns boolean
 language plpgsql
@@ -88,7 +96,8 @@ as $$
 declare
     v_open uuid[] := ojs._from_first_open(p_cron);
 begin
-    -- One after the other (ojs-cron section 6.1, enqueue).
+    -- Only the oldest job that has not ended may start: runs come one after the other (ojs-cron
+    -- section 6.1, enqueue).
     perform ojs.activate(j.id, j.tenant_id)
     from (
         select j.id, j.tenant_id from ojs.job j
@@ -98,7 +107,8 @@ begin
 end;
 $$;
 comment on function ojs._call_next_run(ojs.cron) is
-'Makes the job available that waits for the run before, if that has ended. Returns whether others still wait.';
+'Makes the next waiting job of a cron job available if the run before has ended. Returns whether
+more jobs wait.';
 
 create or replace function ojs._note_cron_job(p_cron ojs.cron, p_run ojs.cron_run, p_open uuid[]) returns void
 language plpgsql
@@ -108,8 +118,9 @@ declare
     v_waits boolean := ojs._waits_for_run(p_cron, p_open);
 begin
     if cardinality(v_open) > ojs._cron_most_open() then
-        -- The latest half of what has not ended, and all that wait for the run before, since the policy may have been another one: a
-        -- waiting job that falls off the list is never made available.
+        -- Keep the latest 50 jobs that have not ended, and every pending job. Pending jobs are kept
+        -- under any policy, because the policy may have been "enqueue" before: a pending job that
+        -- is no longer on the list is never made available.
         v_open := array(
             select x.id
             from (select o.*, row_number() over (order by o.n desc) as back from ojs._open_jobs(p_cron, v_open) o) x
@@ -123,7 +134,7 @@ begin
 end;
 $$;
 comment on function ojs._note_cron_job(ojs.cron, ojs.cron_run, uuid[]) is
-'Writes down that a cron job has made a job, and puts it on the list of those that have not ended.';
+'Adds a job to the cron job''s list of jobs that may not have ended, and counts the run.';
 
 create or replace function ojs._trim_cron_runs(p_tenant text, p_name text) returns void
 language sql
@@ -140,4 +151,4 @@ as $$
     where r.tenant_id = p_tenant and r.name = p_name and r.due_at = old.due_at
 $$;
 comment on function ojs._trim_cron_runs(text, text) is
-'Deletes up to a thousand of what the history of a cron job has beyond its latest thousand.';
+'Deletes up to 1000 rows of a cron job''s history, the oldest first, and keeps the latest 1000.';

@@ -1,5 +1,6 @@
--- When cron jobs are due. Expressions and time zones are translated by servers, in Go: the one on duty asks which cron jobs know too few
--- times to come (unplanned_crons) and appends them (plan_cron). A timer has the tick look at a cron job when the first of them is due.
+-- When cron jobs are due. Servers translate expressions and time zones, in Go: the server on duty
+-- asks for the cron jobs of which too few future times are known (unplanned_crons) and appends
+-- times (plan_cron). A timer has the tick look at a cron job at the first of its times.
 
 create or replace function ojs._wants_plan(p_cron ojs.cron) returns boolean
 language sql stable
@@ -8,17 +9,18 @@ as $$
         and (cardinality(p_cron.upcoming) < 2 or p_cron.upcoming[cardinality(p_cron.upcoming)] < ojs.now() + interval '5 seconds')
 $$;
 comment on function ojs._wants_plan(ojs.cron) is
-'Whether so few of the times at which a cron job is due are known that a server is to tell more.';
+'Whether a server has to work out more times of a cron job: fewer than 2 are known, or the last one
+is less than 5 seconds ahead.';
 
--- The cron jobs that a server has to work out further.
+-- Lists the cron jobs of which a server has to work out more times.
 -- Locks their rows (skip locked).
 -- Writes nothing.
 create or replace function ojs.unplanned_crons(p_limit int default 1000)
 returns table (id uuid, rev bigint, expression text, timezone text, anchor_at timestamptz, after_at timestamptz)
 language sql security definer set search_path = pg_catalog, pg_temp
 as $$
-    -- Locked ones cannot be planned and stay unplanned. Without skip locked they would come first each time, and as many of them as
-    -- p_limit would keep all others out.
+    -- Locked rows cannot be planned now and would be first again in each call: p_limit of them
+    -- would keep out all other cron jobs.
     select c.id, c.rev, c.expression, c.timezone, c.anchor_at, coalesce(c.upcoming[cardinality(c.upcoming)], ojs.now())
     from ojs.cron c
     where ojs._wants_plan(c)
@@ -26,10 +28,13 @@ as $$
     for update skip locked
 $$;
 comment on function ojs.unplanned_crons(int) is
-'Cron jobs of which too few times to come are known: a server works out when they are due after after_at and says so (ojs.plan_cron).
-anchor_at is what @every counts from. Leaves out those that somebody has locked; locks the rows.';
+'Lists the cron jobs of which too few future times are known.
+A server works out when each is due after after_at, and calls ojs.plan_cron. @every counts from
+anchor_at. Leaves out rows that another session has locked.
+Locks the rows.';
 
--- Appends times at which a cron job is due, unless it has changed since it was asked about, or somebody has it locked.
+-- Appends times at which a cron job is due, unless it has changed since p_rev, or another session
+-- has it locked.
 -- Locks its row (skip locked).
 -- Writes ojs.cron, and ojs.timer.
 create or replace function ojs.plan_cron(
@@ -38,7 +43,8 @@ create or replace function ojs.plan_cron(
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- A transaction that stays open with one cron job would keep the session that plans waiting, and with it all others that want a plan.
+    -- Without skip locked, one transaction that stays open after it changed a cron job would stop
+    -- the server that plans, and with it all other cron jobs that need times.
     perform from ojs.cron c where c.id = p_id and c.rev = p_rev for update skip locked;
     if not found then
         return;
@@ -52,14 +58,19 @@ begin
 end;
 $$;
 comment on function ojs.plan_cron(uuid, bigint, timestamptz[], text, timestamptz[]) is
-'Appends the times at which a cron job is due, ascending, or says why there are none (p_error), and returns it. p_left_out: when clocks
-that are put forward leave out times between them. Nothing happens unless its rev is still p_rev, and nothing while somebody has it locked:
-ojs.unplanned_crons brings it up again. For servers. Locks the row.';
+'Appends the times at which a cron job is due, and returns it; for servers.
+Nothing happens if its rev is no longer p_rev, or while another session has it locked: then
+ojs.unplanned_crons lists it again.
+p_upcoming: ascending.
+p_error: why there are no times.
+p_left_out: due times that do not exist, because clocks are put forward.
+Locks the row.';
 
 create or replace function ojs._cron_look(p_cron ojs.cron, p_at timestamptz) returns timestamptz
 language plpgsql
 as $$
 begin
+    -- An earlier pending timer is enough: when it fires, it sets the next one (_fire_cron).
     if p_at is null or p_cron.look_at > ojs.now() and p_cron.look_at <= p_at then
         return p_cron.look_at;
     end if;
@@ -68,7 +79,8 @@ begin
 end;
 $$;
 comment on function ojs._cron_look(ojs.cron, timestamptz) is
-'Has the clock look at a cron job at p_at, unless it will do so before, and returns when it will: its new look_at.';
+'Sets a timer for a cron job at p_at, unless an earlier one is pending, and returns its new
+look_at: when the first of its timers is due.';
 
 create or replace function ojs._reschedule(p_cron ojs.cron, p_old ojs.cron) returns ojs.cron
 language plpgsql
@@ -89,5 +101,5 @@ begin
 end;
 $$;
 comment on function ojs._reschedule(ojs.cron, ojs.cron) is
-'Forgets when a cron job is due and has a server work it out anew, if it is new (p_old null) or its schedule differs from p_old''s. Returns
-it.';
+'Forgets the known times of a cron job, so that a server works them out anew, if it is new (p_old
+null) or its schedule differs from that of p_old. Returns the cron job.';

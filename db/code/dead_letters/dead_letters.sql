@@ -1,7 +1,8 @@
--- Looking into the dead letter queue: list, count, look at one, numbers. The job of a dead letter lies in ojs.job, or in ojs.dead_job
--- once its partition was dropped (aside). Called by tenants and operators, over HTTP and in SQL.
+-- Reading the dead letter queue: list, count, show one, numbers. The job of a dead letter is in
+-- ojs.job, or, once its partition has been dropped (aside), in ojs.dead_job. Called by tenants and
+-- operators, over HTTP and in SQL.
 
--- The dead letters that a filter lets pass, the latest first.
+-- Lists the dead letters that match a filter, the latest first.
 -- Reads only.
 create or replace function ojs.dead_letters(
     p_queue text default null, p_type text default null, p_error_type text default null,
@@ -30,7 +31,8 @@ begin
         order by d.at desc, d.tenant_id desc, d.id desc
     loop
         if p_max_bytes is not null then
-            -- Only what may be wide: a thousand times the rest is less than a megabyte.
+            -- Count only the columns that may be large: the rest of a thousand jobs is less than a
+            -- megabyte.
             v_bytes := v_bytes + octet_length(concat(
                 v_job.args, v_job.meta, v_job.errors, v_job.result, v_job.options, v_job.extra, v_job.retry, v_job.tags));
             exit when v_bytes > p_max_bytes and not v_first;
@@ -41,12 +43,16 @@ begin
 end;
 $$;
 comment on function ojs.dead_letters(text, text, text, timestamptz, timestamptz, int, int, text, bigint) is
-'The jobs in the dead letter queue, the latest first (ojs-dead-letter section 9): of a queue, of a job type, with a type or code of their
-last error, discarded from p_since on and before p_until. p_limit 1 to 1000. p_max_bytes: the list ends before the job with which its
-JSON would have more than that, but not before the first. A tenant''s login role sees its own; others name p_tenant, or see all. Raises
-invalid_request.';
+'Lists the jobs in the dead letter queue, the latest first (ojs-dead-letter section 9).
+p_queue, p_type: of this queue, of this job type.
+p_error_type: with this type or code of the last error.
+p_since, p_until: discarded from p_since on and before p_until.
+p_limit: 1 to 1000.
+p_max_bytes: the list ends before the job that would make its JSON larger, but has at least one.
+p_tenant: of this tenant; null: of all. A tenant''s login role sees its own.
+Raises invalid_request.';
 
--- How many dead letters a filter lets pass.
+-- Counts the dead letters that match a filter.
 -- Reads only.
 create or replace function ojs.dead_letter_count(
     p_queue text default null, p_type text default null, p_error_type text default null,
@@ -61,9 +67,10 @@ begin
 end;
 $$;
 comment on function ojs.dead_letter_count(text, text, text, timestamptz, timestamptz, text) is
-'How many jobs ojs.dead_letters would list without a limit: what a retry or purge with the same filter is about.';
+'Counts the jobs that ojs.dead_letters would list without a limit.
+A retry or purge with the same filter is about these jobs.';
 
--- One dead letter.
+-- Returns one dead letter.
 -- Reads only.
 create or replace function ojs.dead_letter_info(p_id uuid, p_tenant text default null) returns ojs.job
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
@@ -77,10 +84,11 @@ begin
 end;
 $$;
 comment on function ojs.dead_letter_info(uuid, text) is
-'The job with that id in the dead letter queue, with all its errors, also when retention has removed its contemporaries. Raises not_found,
-ambiguous_job.';
+'Returns the job with that id in the dead letter queue, with all its errors.
+Also when the partition that held it has been dropped.
+Raises not_found, ambiguous_job.';
 
--- The dead letter queue in numbers.
+-- Returns the dead letter queue in numbers.
 -- Reads only, all dead letters of the tenant.
 create or replace function ojs.dead_letter_stats(p_tenant text default null) returns jsonb
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set intervalstyle = iso_8601
@@ -111,9 +119,10 @@ begin
 end;
 $$;
 comment on function ojs.dead_letter_stats(text) is
-'The dead letter queue in numbers, as the JSON object of ojs-dead-letter section 10.1: total, by_queue, by_type, by_error_type (of each
-the 1000 largest), oldest_at, newest_at, retention. A tenant''s login role counts its own; others p_tenant''s, or all. Costs as much as
-there are dead letters.';
+'Returns the dead letter queue in numbers (ojs-dead-letter section 10.1).
+A JSON object: total, by_queue, by_type, by_error_type (of each the 1000 largest), oldest_at,
+newest_at, retention. It reads every dead letter that it counts.
+p_tenant: of this tenant; null: of all. A tenant''s login role counts its own.';
 
 create or replace function ojs._dead_matching(
     p_tenant text, p_queue text, p_type text, p_error_type text, p_since timestamptz, p_until timestamptz
@@ -129,7 +138,8 @@ as $$
       and (p_until is null or d.at < p_until)
 $$;
 comment on function ojs._dead_matching(text, text, text, text, timestamptz, timestamptz) is
-'The dead letters that a filter lets pass; null lets all pass. Becomes part of the query that asks.';
+'The dead letters that match a filter; a parameter that is null matches all. Becomes part of the
+query that asks.';
 
 create or replace function ojs._dead_letter_job(p_id uuid, p_tenant text, p_aside boolean) returns setof ojs.job
 language sql stable
@@ -140,7 +150,8 @@ as $$
     limit 1
 $$;
 comment on function ojs._dead_letter_job(uuid, text, boolean) is
-'The job of a dead letter, wherever it lies. Becomes part of the query that asks.';
+'The job of a dead letter, from ojs.dead_job (p_aside) or ojs.job. Becomes part of the query that
+asks.';
 
 create or replace function ojs._dead_for(p_id uuid, p_tenant text) returns ojs.dead_letter
 language plpgsql
@@ -162,4 +173,5 @@ begin
 end;
 $$;
 comment on function ojs._dead_for(uuid, text) is
-'The dead letter with that id of a tenant, or of any tenant for null. Raises not_found, ambiguous_job.';
+'The dead letter with that id of a tenant, or of any tenant for null. Raises not_found,
+ambiguous_job.';

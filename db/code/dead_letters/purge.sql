@@ -1,5 +1,6 @@
--- How dead letters are deleted: one, all that a filter lets pass, and, by the tick, what is beyond the configured age or number.
--- Statistics keep counting what was deleted. Called by tenants and operators; _prune_dead_letters by the tick.
+-- How dead letters are deleted: one, all that match a filter, and, by the tick, those beyond the
+-- configured age or number. Statistics keep counting deleted jobs. Called by tenants and operators;
+-- _prune_dead_letters by the tick.
 
 -- Deletes one dead letter for good.
 -- Locks the job row.
@@ -15,10 +16,12 @@ begin
 end;
 $$;
 comment on function ojs.delete_dead_letter(uuid, text) is
-'Deletes a job in the dead letter queue for good and returns what it was. Statistics keep counting it. Raises not_found, ambiguous_job.
+'Deletes a job in the dead letter queue for good and returns what it was.
+Statistics keep counting it.
+Raises not_found, ambiguous_job.
 Locks the job row.';
 
--- Deletes the oldest dead letters that a filter lets pass.
+-- Deletes the oldest dead letters that match a filter.
 -- Locks the job rows (skip locked).
 -- Writes ojs.dead_letter, ojs.job, ojs.dead_job.
 create or replace function ojs.purge_dead_letters(
@@ -41,8 +44,10 @@ begin
 end;
 $$;
 comment on function ojs.purge_dead_letters(text, text, text, timestamptz, timestamptz, int, text) is
-'Deletes for good the oldest p_limit (1 to 10000) of the jobs that ojs.dead_letters would list, and returns how many: call it again until
-it returns 0. Skips those that another session is at. Raises invalid_request.';
+'Deletes for good the oldest of the jobs that ojs.dead_letters would list, and returns how many.
+Call it again until it returns 0. Skips jobs that another session has locked.
+p_limit: 1 to 10000.
+Raises invalid_request.';
 
 -- Sets how long, and how many, dead letters are kept.
 -- Locks the rows of ojs.settings and ojs.dead_letter_mark.
@@ -62,14 +67,19 @@ begin
     set dead_letter_max_age = coalesce(p_max_age, s.dead_letter_max_age),
         dead_letter_max_count = coalesce(p_max_count, s.dead_letter_max_count)
     returning * into v_settings;
+    -- A new round begins at the next tick, with the first tenant: a stricter bound acts at once.
     update ojs.dead_letter_mark m set next_at = '-infinity', tenant_id = '';
     return v_settings;
 end;
 $$;
 comment on function ojs.configure_dead_letters(interval, int) is
-'Sets how long jobs stay in the dead letter queue (p_max_age, default 180 days) and how many of each tenant (p_max_count, default 10000),
-and returns the settings; null leaves a value as it is. What is beyond either is deleted by the tick, the oldest first, in rounds every
-five minutes; the next begins at once. Raises invalid_request.';
+'Sets how long jobs stay in the dead letter queue, and how many, and returns the settings.
+The tick deletes the rest, the oldest first, in rounds every 5 minutes; the next round begins at
+once.
+p_max_age: default 180 days.
+p_max_count: of each tenant, default 10000.
+Null leaves a value as it is.
+Raises invalid_request.';
 
 create or replace function ojs._prune_dead_letters(p_limit int) returns boolean
 language plpgsql
@@ -83,13 +93,16 @@ declare
     v_jobs   bigint;
     v_left   bigint := 100 * p_limit;
 begin
+    -- This row makes rounds run in one session at a time. Its tenant_id is where the last step
+    -- stopped.
     select m.* into v_mark from ojs.dead_letter_mark m for update skip locked;
     if not found then
         return false;
     end if;
     select * into v_set from ojs.settings;
     v_full := ojs._delete_oldest(null, v_now - v_set.dead_letter_max_age, p_limit) >= p_limit;
-    -- Tenant after tenant, until p_limit were deleted or a hundred times as many counted.
+    -- Go on with the next tenant until p_limit dead letters are deleted, or 100 times as many are
+    -- counted: counting without deleting would take as long.
     while not v_full loop
         v_tenant := (select d.tenant_id from ojs.dead_letter d where d.tenant_id > v_mark.tenant_id order by d.tenant_id limit 1);
         exit when v_tenant is null;
@@ -110,8 +123,9 @@ begin
 end;
 $$;
 comment on function ojs._prune_dead_letters(int) is
-'A step of removing dead letters beyond their age or number: deletes up to about p_limit and returns whether there may be more. When done,
-the next round is due in five minutes. Another session at it: does nothing.';
+'One step of removing dead letters beyond their age or number. Deletes up to about p_limit, and
+returns whether there may be more. When a round is done, the next one is due in 5 minutes. If
+another session runs a step, it does nothing.';
 
 create or replace function ojs._delete_oldest(p_tenant text, p_until timestamptz, p_limit int) returns int
 language plpgsql
@@ -124,7 +138,8 @@ begin
 end;
 $$;
 comment on function ojs._delete_oldest(text, timestamptz, int) is
-'Deletes up to p_limit dead letters of a tenant, or of all for null, discarded before p_until, and returns how many it locked for it.';
+'Deletes up to p_limit dead letters of a tenant (null: of all), discarded before p_until (null: at
+any time), and returns how many it has locked for it.';
 
 create or replace function ojs._lock_dead(p_id uuid, p_tenant text) returns ojs.job
 language plpgsql
@@ -136,7 +151,8 @@ begin
     for i in 1 .. 10 loop
         perform ojs._restore_dead(array[v_dead.tenant_id], array[v_dead.id]);
         select * into v_job from ojs.job j where j.id = v_dead.id and j.tenant_id = v_dead.tenant_id for update;
-        -- While this call waited for the lock, its holder may have retried, deleted or moved it.
+        -- While this call waited for the lock, the session that held it may have retried, deleted
+        -- or moved the job. Look again.
         v_dead := ojs._dead_for(p_id, v_dead.tenant_id);
         if v_job.id is not null and not v_dead.aside then
             return v_job;
@@ -147,8 +163,8 @@ begin
 end;
 $$;
 comment on function ojs._lock_dead(uuid, text) is
-'Locks a job in the dead letter queue, in ojs.job, and returns it. Raises not_found, ambiguous_job, conflict (the id is another job''s by
-now).';
+'Locks a job in the dead letter queue, moves it from ojs.dead_job to ojs.job if need be, and
+returns it. Raises not_found, ambiguous_job, conflict (another job has the id by now).';
 
 create or replace function ojs._lock_matching(
     p_tenant text, p_queue text, p_type text, p_error_type text, p_since timestamptz, p_until timestamptz, p_limit int, p_alive boolean,
@@ -164,6 +180,8 @@ begin
         select j.tenant_id, j.id
         from (
             select d.* from ojs._dead_matching(p_tenant, p_queue, p_type, p_error_type, p_since, p_until) d
+            -- This limit keeps the direction of the join: the oldest dead letters first, then one
+            -- index lookup of each job.
             order by d.at, d.tenant_id, d.id limit 2147483647
         ) d
         cross join lateral (
@@ -184,8 +202,8 @@ begin
 end;
 $$;
 comment on function ojs._lock_matching(text, text, text, text, timestamptz, timestamptz, int, boolean) is
-'Locks the oldest p_limit dead letters that a filter lets pass and nobody else has locked. p_alive: without those whose expires_at has
-passed.';
+'Locks the oldest p_limit dead letters that match a filter and that no other session has locked.
+p_alive: leaves out jobs whose expires_at has passed.';
 
 create or replace function ojs._delete_dead(p_tenants text[], p_ids uuid[]) returns int
 language plpgsql
@@ -206,6 +224,7 @@ begin
         cross join lateral (
             select k.id, k.tenant_id from ojs.dead_job k where k.id = a.id and k.tenant_id = a.tenant_id for update skip locked
         ) k
+    -- Only a row whose aside still fits is deleted: the job may have been moved or retried since.
     ), gone as (
         delete from ojs.dead_letter d using (select * from here union all select * from aside) h
         where d.id = h.id and d.tenant_id = h.tenant_id and d.aside = h.aside
@@ -220,4 +239,5 @@ begin
 end;
 $$;
 comment on function ojs._delete_dead(text[], uuid[]) is
-'Deletes those of the jobs that lie in the dead letter queue and nobody else has locked. Returns how many. Statistics keep counting them.';
+'Deletes the given jobs that are in the dead letter queue and that no other session has locked.
+Returns how many. Statistics keep counting them.';

@@ -1,8 +1,8 @@
--- Rules by which the clock retries dead letters (ojs-dead-letter section 7). A dead letter that a rule is for gets a timer when it is made
--- (settle/fail.sql); for dead letters that are older than the rule, ojs._catch_up_replays makes
--- the timers. Rules are set by operators; the tick does the rest.
+-- Rules by which the clock retries dead letters (ojs-dead-letter section 7). A dead letter that a
+-- rule matches gets a timer when it is made (settle/fail.sql). For dead letters older than the
+-- rule, ojs._catch_up_replays makes the timers. Operators set rules; the tick does the rest.
 
--- Sets a rule, new or in the place of an old one.
+-- Sets a rule, new or in place of the rule of that name.
 -- Locks its row.
 -- Writes ojs.replay_rule.
 create or replace function ojs.set_replay_rule(
@@ -37,11 +37,17 @@ begin
 end;
 $$;
 comment on function ojs.set_replay_rule(text, interval, int, text, text, text, text, boolean) is
-'Sets a rule, new or with the name of an old one, and returns it (ojs-dead-letter section 7): dead letters of p_queue, p_type, with
-p_error_type as type or code of the last error, of tenant p_of_tenant, null being any, are retried by the clock p_delay (a second to 180
-days) after they were discarded, until rules have retried them p_max_replays (1 to 1000) times. What is in the queue already is included,
-once the transactions that are open now have ended. The meta of a job that is retried gets ojs.replay_count, ojs.last_replayed_at,
-ojs.replay_rule. Rules stand in ojs.replay_rule. Raises invalid_request.';
+'Sets a rule by which dead letters are retried, and returns it (ojs-dead-letter section 7).
+The clock retries a dead letter that matches p_delay after it was discarded. Dead letters that are
+in the queue already are included, once the transactions that are open now have ended. The meta of
+a retried job gets ojs.replay_count, ojs.last_replayed_at and ojs.replay_rule. The rules are in
+the table ojs.replay_rule.
+p_name: a rule of that name is replaced.
+p_delay: a second to 180 days.
+p_max_replays: no more once rules have retried the job so many times, 1 to 1000.
+p_queue, p_type, p_error_type (type or code of the last error), p_of_tenant: which dead letters
+match; null: any.
+Raises invalid_request.';
 
 -- Deletes a rule.
 -- Locks its row.
@@ -58,7 +64,9 @@ begin
     end if;
 end;
 $$;
-comment on function ojs.delete_replay_rule(text) is 'Deletes a rule of ojs.set_replay_rule. Raises not_found.';
+comment on function ojs.delete_replay_rule(text) is
+'Deletes a rule of ojs.set_replay_rule.
+Raises not_found.';
 
 create or replace function ojs._catch_up_replays() returns void
 language plpgsql
@@ -67,11 +75,13 @@ declare
     v_rule ojs.replay_rule;
 begin
     for v_rule in select * from ojs.replay_rule r where not r.caught_up for update skip locked loop
+        -- First note from which transaction on the rule is known. A number above the highest one
+        -- here comes from another cluster (a restored copy), and is noted anew.
         if v_rule.known_from is null or v_rule.known_from > pg_snapshot_xmax(pg_current_snapshot()) then
             update ojs.replay_rule r set known_from = pg_snapshot_xmax(pg_current_snapshot()) where r.name = v_rule.name;
         elsif v_rule.known_from <= pg_snapshot_xmin(pg_current_snapshot()) then
-            -- Transactions that did not know the rule have ended, so their dead letters are visible here. Later ones make timers
-            -- themselves.
+            -- All transactions that did not know the rule have ended, so their dead letters are
+            -- visible here. Later transactions make the timers themselves.
             insert into ojs.timer (due_at, kind, tenant_ids, ids)
             select max(d.at) + v_rule.delay, 'replay', array_agg(d.tenant_id), array_agg(d.id)
             from (
@@ -85,7 +95,8 @@ begin
 end;
 $$;
 comment on function ojs._catch_up_replays() is
-'Tells the clock of the dead letters that new rules are for, as soon as no transaction is open that may not have known them.';
+'Makes timers for dead letters that are older than a new rule, as soon as every transaction has
+ended that may not have known the rule.';
 
 create or replace function ojs._replay(p_tenants text[], p_ids uuid[]) returns void
 language plpgsql
@@ -105,8 +116,9 @@ begin
         order by d.id, d.tenant_id, r.delay, r.name
     ) x;
     if ojs._retry_dead(v_dead.tenants, v_dead.ids, v_dead.rules) < cardinality(v_dead.ids) then
-        -- Those that another session has locked are looked at again in a second. A job that lies aside cannot return while another job has
-        -- its id, and nothing tells when that one is gone: those are looked at every hour.
+        -- Dead letters that another session has locked are tried again in a second. A job in
+        -- ojs.dead_job cannot return while another job has its id. No event says when that job is
+        -- gone, so try again every hour.
         insert into ojs.timer (due_at, kind, tenant_ids, ids)
         select v_now + l.wait, 'replay', array_agg(l.tenant_id), array_agg(l.id)
         from (
@@ -120,7 +132,9 @@ begin
     end if;
 end;
 $$;
-comment on function ojs._replay(text[], uuid[]) is 'Retries those of the dead letters for which a rule says that it is time.';
+comment on function ojs._replay(text[], uuid[]) is
+'Retries the given dead letters that have waited for a rule''s delay. Makes timers for dead letters
+that could not be retried now.';
 
 create or replace function ojs._replay_count(p_meta jsonb) returns int
 language sql immutable
@@ -130,7 +144,8 @@ as $$
             then (p_meta ->> 'ojs.replay_count')::int
         else 0 end
 $$;
-comment on function ojs._replay_count(jsonb) is 'How many times a job has been retried by rules, as its meta says.';
+comment on function ojs._replay_count(jsonb) is
+'How many times rules have retried a job, by its meta.';
 
 create or replace function ojs._replayed_meta(p_meta jsonb, p_rule text, p_at timestamptz) returns jsonb
 language sql stable
@@ -140,4 +155,4 @@ as $$
         'ojs.last_replayed_at', to_char(p_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')) end
 $$;
 comment on function ojs._replayed_meta(jsonb, text, timestamptz) is
-'The meta of a job that a rule has retried; unchanged without a rule.';
+'The meta of a job that the rule p_rule retries; unchanged if p_rule is null.';

@@ -1,9 +1,10 @@
--- How dead letters become available again: one, perhaps with other attributes, or all that a filter lets pass.
--- Called by tenants and operators; _retry_dead also by the rules of the next file.
+-- How dead letters become available again: one, perhaps with other attributes, or all that match a
+-- filter. Called by tenants and operators; _retry_dead also by rules (dead_letters/replay.sql).
 
--- Takes one job out of the dead letter queue, with what p_override changes.
+-- Takes one job out of the dead letter queue, with the changes in p_override.
 -- Locks the job row.
--- Writes ojs.job (and ojs.dead_job, if it lay there), ojs.dead_letter, the journal, and ojs.timer for expires_at.
+-- Writes ojs.job (and ojs.dead_job, if it was there), ojs.dead_letter, the journal, and ojs.timer
+-- for expires_at.
 create or replace function ojs.retry_dead_letter(p_id uuid, p_override anycompatible default null, p_tenant text default null)
 returns ojs.job
 language plpgsql security definer set search_path = pg_catalog, pg_temp
@@ -15,13 +16,16 @@ begin
 end;
 $$;
 comment on function ojs.retry_dead_letter(uuid, anycompatible, text) is
-'Takes a job out of the dead letter queue and returns it (ojs-dead-letter section 6.1): available at once, behind what is available,
-attempt 0, its errors kept, its place in the fair order that of a new job. p_override: an object of attributes to change before (section
-6.3): queue, priority, args, meta (merged), retry (merged), max_attempts, expires_at (null: never). Raises not_found, ambiguous_job,
-conflict (expired, or its tenant is being deregistered), TENANT_LIMIT_EXCEEDED, QUEUE_FULL, and what ojs.enqueue raises about an
-override. Locks the job row.';
+'Takes a job out of the dead letter queue and returns it (ojs-dead-letter section 6.1).
+The job is available at once, after the jobs that are available already, like a new job. Its
+attempt is 0, its errors are kept.
+p_override: a JSON object of attributes to change (section 6.3): queue, priority, args, meta
+(merged), retry (merged), max_attempts, expires_at (null: never).
+Raises not_found, ambiguous_job, conflict (expired, or its tenant is being deregistered),
+TENANT_LIMIT_EXCEEDED, QUEUE_FULL, and what ojs.enqueue raises about an attribute.
+Locks the job row.';
 
--- Retries the oldest dead letters that a filter lets pass.
+-- Retries the oldest dead letters that match a filter.
 -- Locks the job rows (skip locked).
 -- Writes ojs.job, ojs.dead_job, ojs.dead_letter, the journal.
 create or replace function ojs.retry_dead_letters(
@@ -39,9 +43,12 @@ begin
 end;
 $$;
 comment on function ojs.retry_dead_letters(text, text, text, timestamptz, timestamptz, int, text) is
-'Retries, as ojs.retry_dead_letter does, the oldest p_limit (1 to 10000) of the jobs that ojs.dead_letters would list, and returns how
-many (ojs-dead-letter section 6.2). Call it again until it returns 0, with p_until in the past, or jobs that fail again are retried
-again. Leaves out jobs that have expired, and skips those that another session is at. Raises invalid_request.';
+'Retries the oldest of the jobs that ojs.dead_letters would list, and returns how many.
+Each as by ojs.retry_dead_letter (ojs-dead-letter section 6.2). Call it again until it returns 0,
+with p_until in the past: otherwise jobs that fail again are retried again. Leaves out jobs that
+have expired, and skips jobs that another session has locked.
+p_limit: 1 to 10000.
+Raises invalid_request.';
 
 create or replace function ojs._retry_dead(p_tenants text[], p_ids uuid[], p_rules text[] default '{}', p_each boolean default true,
     p_any boolean default false) returns int
@@ -57,7 +64,8 @@ begin
     with asked as materialized (
         select a.id, a.tenant_id, min(a.rule) as rule
         from unnest(p_ids, p_tenants, p_rules) a(id, tenant_id, rule)
-        -- It would come back behind those that the clock has cancelled.
+        -- The clock cancels the jobs of a departing tenant queue by queue. A job retried in a queue
+        -- that is done would never be cancelled.
         where not exists (select from ojs.departure d where d.tenant_id = a.tenant_id) group by a.id, a.tenant_id
     ), held as materialized (
         select j.*, a.rule, row_number() over (order by j.id)::int as n from asked a
@@ -86,11 +94,12 @@ begin
         insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state)
         select n.tenant_id, n.queue, n.priority, n.id, n.type, n.attempt, 'discarded', 'available' from numbered n
     ), reminded as (
-        -- A reminder that came while the job was dead was dropped.
+        -- The timer for expires_at may have fired, without effect, while the job was dead.
         insert into ojs.timer (due_at, kind, tenant_ids, ids)
         select n.expires_at, 'expiry', array[n.tenant_id], array[n.id] from numbered n where n.expires_at is not null
     ), woken as (
-        -- Counted as a movement to the end of what is available; ojs.release says which state they left.
+        -- Statistics count this as a job that returns to the available ones; ojs.release says which
+        -- state it left.
         insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, lo, hi)
         select n.tenant_id, n.queue, n.priority, 'available', 'available', 1, n.seq, n.seq from numbered n order by n.seq
         returning queue
@@ -103,9 +112,13 @@ begin
 end;
 $$;
 comment on function ojs._retry_dead(text[], uuid[], text[], boolean, boolean) is
-'Makes those of the jobs that lie in the dead letter queue, nobody else has locked and have not expired available again, behind what is
-available, but none of a tenant that is being deregistered. Returns how many. p_rules: by which rule each, noted in its meta; empty: by a
-person. p_each: those that limits refuse stay, else the refusal is raised. p_any: discarded jobs that are no dead letters, too.';
+'Makes the given jobs available again, after the jobs that are available already. Only jobs in the
+dead letter queue that no other session has locked, that have not expired, and whose tenant is not
+being deregistered. Returns how many.
+p_rules: the rule that retries each job, noted in its meta; empty: none, an operator or tenant
+does.
+p_each: jobs that limits refuse stay; false: the refusal is raised.
+p_any: also discarded jobs that are not in the dead letter queue.';
 
 create or replace function ojs._try_to_restore(p_tenants text[], p_ids uuid[]) returns void
 language plpgsql set lock_timeout = '20ms'
@@ -115,7 +128,8 @@ declare
 begin
     perform ojs._restore_dead(p_tenants, p_ids);
 exception when lock_not_available or unique_violation then
-    -- A producer is using one of the ids again, and its transaction may stay open: only its tenant must wait for it.
+    -- An open transaction of a producer uses one of the ids again. Only the jobs of that tenant
+    -- must wait for it: try each tenant by itself.
     for v_of in select a.tenant_id, array_agg(a.id) as ids from unnest(p_ids, p_tenants) a(id, tenant_id) group by a.tenant_id loop
         begin
             perform ojs._restore_dead(array_fill(v_of.tenant_id, array[cardinality(v_of.ids)]), v_of.ids);
@@ -126,13 +140,15 @@ exception when lock_not_available or unique_violation then
 end;
 $$;
 comment on function ojs._try_to_restore(text[], uuid[]) is
-'Moves those of the dead letters that were put aside back into ojs.job, but none of a tenant that is using one of the ids again just now.';
+'Moves the given dead letters from ojs.dead_job back to ojs.job, except those of a tenant that is
+using one of the ids again in an open transaction (it waits 20 ms for it).';
 
 create or replace function ojs._restore_dead(p_tenants text[], p_ids uuid[]) returns void
 language sql
 as $$
     with asked as materialized (
-        -- If its producer has used the id again, that job comes first in the order of locks, and this one stays where it is.
+        -- If its producer has used the id again, the row of ojs.job would have to be locked first
+        -- (order of locks). The dead letter stays where it is.
         select a.id, a.tenant_id from unnest(p_ids, p_tenants) a(id, tenant_id)
         where not exists (select from ojs.job j where j.id = a.id and j.tenant_id = a.tenant_id)
     ), held as materialized (
@@ -147,7 +163,8 @@ as $$
     )
     update ojs.dead_letter d set aside = false from held h where d.id = h.id and d.tenant_id = h.tenant_id
 $$;
-comment on function ojs._restore_dead(text[], uuid[]) is 'Moves those of the dead letters that were put aside back into ojs.job.';
+comment on function ojs._restore_dead(text[], uuid[]) is
+'Moves the given dead letters from ojs.dead_job back to ojs.job.';
 
 create or replace function ojs._override(p_job ojs.job, p_override json) returns ojs.job
 language plpgsql
@@ -175,7 +192,7 @@ begin
             jsonb_build_object('field', 'override.' || v_bad.field, 'job_id', v_job.id));
     end if;
     if (v_job.queue, v_job.priority) <> (p_job.queue, p_job.priority) then
-        -- Statistics count it where it goes to, and no longer where it was.
+        -- Statistics stop counting the job in the old queue and count it in the new one.
         insert into ojs.journal (tenant_id, queue, priority, to_state, jobs)
         values (p_job.tenant_id, p_job.queue, p_job.priority, 'discarded', -1),
             (p_job.tenant_id, v_job.queue, v_job.priority, 'discarded', 1);
@@ -190,7 +207,8 @@ begin
 end;
 $$;
 comment on function ojs._override(ojs.job, json) is
-'Changes attributes of a job that is about to be retried, and returns it as it is then. Raises what ojs.enqueue would raise about them.';
+'Changes attributes of a job that is about to be retried, and returns the changed job. Raises what
+ojs.enqueue would raise about them.';
 
 create or replace function ojs._check_override(p_override jsonb) returns void
 language plpgsql
@@ -217,7 +235,8 @@ begin
 end;
 $$;
 comment on function ojs._check_override(jsonb) is
-'Raises that an override names something that cannot be changed, or has a value of the wrong kind.';
+'Raises an error if an override names an attribute that cannot be changed, or has a value of the
+wrong kind.';
 
 create or replace function ojs._override_expiry(p_text text) returns timestamptz
 language plpgsql
@@ -237,4 +256,5 @@ begin
     return v_at;
 end;
 $$;
-comment on function ojs._override_expiry(text) is 'The time that an override gives for expires_at; null: never. Raises invalid_request.';
+comment on function ojs._override_expiry(text) is
+'The time that an override gives for expires_at; null: never. Raises invalid_request.';

@@ -2,16 +2,21 @@
 -- (explain/standing.sql). It only reads and locks nothing, so asking often makes no session wait.
 
 comment on type ojs.explanation is
-'Why a job waits (ojs.explain). reasons: what holds it back, a sentence each; held_by: the same as a JSON array of objects {cause, text,
-...}. The numbers are those of a job that is available, else null. tenant_ahead: how many jobs of its tenant, queue and effective priority
-come before it. higher_ahead: how many of a higher effective priority in its queue. dispatches_ahead: how many jobs of its queue will be
-handed out before it; null where that is unknown, because its tenant may not be given more jobs
-until others end. certainty of these: exact, as long as nothing comes, ends or is changed, but for
-tenants that are due at the same moment, which may change places; estimate; at_least.';
+'Why a job waits (ojs.explain).
+reasons: what holds it back, a sentence each; held_by: the same as a JSON array of objects {cause,
+text, ...}.
+The numbers are null unless the job is available.
+tenant_ahead: how many jobs of its tenant, queue and effective priority come before it.
+higher_ahead: how many jobs of a higher effective priority in its queue.
+dispatches_ahead: how many jobs of its queue will be handed out before it; null if unknown,
+because its tenant may not be given more jobs until other jobs end.
+certainty of these numbers: exact (while no job comes, ends or changes; tenants that are due at
+the same time may change places), estimate, or at_least.';
 
--- Says why a job waits, and what comes before it.
+-- Returns why a job waits, and which jobs come before it.
 -- Locks nothing.
--- Reads only: the tenants of its queue and their numbers, and at most some ten thousand jobs of the tenant.
+-- Reads only: the tenants of its queue and their numbers, and at most some ten thousand jobs of the
+-- tenant.
 create or replace function ojs.explain(p_id uuid, p_tenant text default null) returns ojs.explanation
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -37,11 +42,13 @@ begin
         v_says.tenant_ahead := v_stands.tenant_ahead;
         v_says.higher_ahead := v_stands.higher_ahead;
         v_says.dispatches_ahead := v_stands.dispatches_ahead;
-        -- What goes to workers of a tenant's own counts as ahead, though others never come to it.
+        -- Jobs of tenants with an isolated pool of their own count as ahead, although other workers
+        -- never get them. So the number is an estimate.
         v_says.certainty := case when v_stands.certainty = 'exact'
             and exists (select from ojs.pool p where p.isolated and p.tenants is not null) then 'estimate' else v_stands.certainty end;
         v_says.held_by := v_says.held_by || ojs._held_by_limits(v_job, v_tenant is null) || ojs._held_by_pools(v_job, v_tenant is null);
-        -- Which queues have work says what others do.
+        -- Which queues have work would tell a tenant about other tenants, so only operators learn
+        -- it.
         if v_tenant is null then
             v_says.held_by := v_says.held_by || ojs._held_by_rotation(v_job.queue);
         end if;
@@ -56,15 +63,17 @@ begin
 end;
 $$;
 comment on function ojs.explain(uuid, text) is
-'Why a job waits: what holds it back, all that applies, and how many jobs come before it, by the same functions that decide (ojs._due),
-beyond a thousand dispatches by an estimate from the weights. Who asks for a tenant, by p_tenant or by its login, learns of other tenants
-how many of their jobs come first, and nothing else: no names, limits or workers; null: an operator learns all. The work is bounded,
-however many jobs wait. Raises not_found, also for a job of another tenant; ambiguous_job.';
+'Returns why a job waits: everything that holds it back, and how many jobs come before it.
+The numbers come from the functions that decide (ojs._due); beyond 1000 dispatches they are
+estimated from weights. The work is bounded, however many jobs wait.
+p_tenant: the answer says of other tenants only how many of their jobs come first: no names,
+limits or workers. The same for a tenant''s login. Null: an operator learns everything.
+Raises not_found, also for a job of another tenant; ambiguous_job.';
 
 create or replace function ojs._in_words(p_at timestamptz) returns text
 language sql stable
 as $$ select to_char(p_at at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS "UTC"') $$;
-comment on function ojs._in_words(timestamptz) is 'A time in a sentence.';
+comment on function ojs._in_words(timestamptz) is 'Formats a time for a sentence.';
 
 create or replace function ojs._held_by_state(p_job ojs.job) returns jsonb
 language plpgsql stable
@@ -92,7 +101,8 @@ begin
         'until', ojs._utc(v_until), 'worker_id', case when p_job.state = 'active' then p_job.worker_id end, 'text', v_text)));
 end;
 $$;
-comment on function ojs._held_by_state(ojs.job) is 'What a job''s own state says of why it is not handed out: entries of held_by.';
+comment on function ojs._held_by_state(ojs.job) is
+'Why the state of a job keeps it from being handed out: entries of held_by.';
 
 create or replace function ojs._held_by_pauses(p_job ojs.job, p_all boolean) returns jsonb
 language plpgsql stable
@@ -120,7 +130,8 @@ begin
 end;
 $$;
 comment on function ojs._held_by_pauses(ojs.job, boolean) is
-'What stops dispatch of a job altogether: entries of held_by. p_all: who did it, too, and why.';
+'The pauses and holds that stop dispatch of a job altogether: entries of held_by. p_all: also who
+set them, and why.';
 
 create or replace function ojs._scope(p_tenant text, p_queue text) returns table (scope text, said text)
 language sql immutable rows 1
@@ -130,7 +141,8 @@ as $$
         case when p_tenant <> '' and p_queue <> '' then format('Tenant %s in queue %s', p_tenant, p_queue)
             when p_tenant <> '' then 'Tenant ' || p_tenant when p_queue <> '' then 'Queue ' || p_queue else 'Everything' end
 $$;
-comment on function ojs._scope(text, text) is 'What a rule is about, in a word and in a sentence.';
+comment on function ojs._scope(text, text) is
+'The scope of a rule, as a word and as the subject of a sentence.';
 
 create or replace function ojs._held_by_limits(p_job ojs.job, p_all boolean) returns jsonb
 language plpgsql stable
@@ -142,7 +154,8 @@ begin
         'max_concurrency', case when s.shown then s.max end, 'active', case when s.shown then s.active end,
         'held_by', case when p_all then ojs._running_jobs(s.tenant_id, s.queue) end)) order by c.scope), '[]')
     from (
-        -- A limit of all tenants together and what counts against it say what others do.
+        -- A limit of all tenants together, and its count, tell about other tenants: only shown if
+        -- p_all.
         select r.tenant_id, r.queue, r.most as max, p_all or r.tenant_id <> '' as shown,
             ojs._active_jobs(r.tenant_id, r.queue, null) as active
         from ojs.rule r
@@ -152,8 +165,8 @@ begin
 end;
 $$;
 comment on function ojs._held_by_limits(ojs.job, boolean) is
-'Limits on how many jobs may be active that hold a job back: entries of held_by. p_all: of the
-limits of all tenants together the numbers, too, and of each which jobs run.';
+'Limits on active jobs that hold a job back: entries of held_by. p_all: also the numbers of limits
+that all tenants share, and for each limit the jobs that run.';
 
 create or replace function ojs._held_by_pools(p_job ojs.job, p_all boolean) returns jsonb
 language plpgsql stable
@@ -176,7 +189,8 @@ begin
 end;
 $$;
 comment on function ojs._held_by_pools(ojs.job, boolean) is
-'Pools without room, or without workers, that nobody else may do the work of: entries of held_by. p_all: with their names and numbers.';
+'Isolated pools that hold a job back, because they are at their max_concurrency or have no workers:
+entries of held_by. p_all: with their names and numbers.';
 
 create or replace function ojs._held_by_rotation(p_queue text) returns jsonb
 language plpgsql stable
@@ -192,7 +206,7 @@ begin
         left join ojs.pool p on p.id = r.pool
         left join ojs.pool a on a.name = '*'
         cross join lateral unnest(r.queues, r.owed, r.served) with ordinality q(queue, owed, served, n)
-        -- Lists that nobody asks for any more say nothing.
+        -- A list of queues that no worker has asked for within a minute decides nothing.
         where r.used_at > ojs.now() - interval '1 minute' and q.queue <> p_queue
             and (select o.queues from ojs._open_queues(array[q.queue]) o) <> '{}'
             and cardinality(ojs._with_work(array(select s::ojs.dispatch_state from ojs._state(q.queue) s))) = 1
@@ -204,8 +218,9 @@ begin
 end;
 $$;
 comment on function ojs._held_by_rotation(text) is
-'Queues that go before a queue because they have waited for the rotation_interval or are owed a min_dispatch_ratio: entries of held_by, one
-for each list of queues that workers ask for.';
+'Queues that are served before a queue, because they have waited for the rotation_interval or are
+owed a job by min_dispatch_ratio: entries of held_by, one for each list of queues that workers ask
+for.';
 
 create or replace function ojs._running_jobs(p_tenant text, p_queue text) returns jsonb
 language plpgsql stable
@@ -215,7 +230,8 @@ declare
     c_jobs constant int := 10;
     v_mark ojs.clock_mark := (select m from ojs.clock_mark m order by m.rev desc limit 1);
 begin
-    -- Attempts are found by what reminds the clock of their ends: those that heartbeats have extended by timers, the others by leases.
+    -- Active jobs are found by what tells the clock when they end: timers, if heartbeats have
+    -- extended the lease, else rows of ojs.lease. Reading ojs.job by state would not be bounded.
     return (
     select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('tenant_id', j.tenant_id, 'id', j.id, 'queue', j.queue,
         'worker_id', j.worker_id, 'started_at', ojs._utc(j.started_at), 'lease_expires_at', ojs._utc(j.lease_expires_at)))
@@ -239,5 +255,5 @@ begin
 end;
 $$;
 comment on function ojs._running_jobs(text, text) is
-'Active jobs of a tenant (empty: of all) in a queue (empty: in all) and their workers, at most ten, the oldest of those whose leases end
-next: it looks at a bounded number of leases.';
+'Active jobs of a tenant (empty: of all) in a queue (empty: in all), and their workers: at most 10,
+the oldest first. It reads only the 2000 timers and the 2000 leases that end next.';

@@ -1,4 +1,4 @@
--- What of other tenants comes before a job, and sentences about it.
+-- How many jobs of other tenants come before a job, and the sentences that say so.
 
 create or replace function ojs._order_before(
     p_job ojs.job, p_priority int, p_fair ojs.tenant_fairness, p_stand ojs.standing, p_line bigint, p_news boolean, p_certainty text
@@ -7,7 +7,8 @@ language plpgsql stable
 as $$
 declare
     v_unit   ojs.unit := coalesce((select s.unit from ojs._state(p_job.queue) s), 'jobs');
-    -- As many as one decision is asked for at most by servers; beyond, _due would look at more than anybody waits for.
+    -- Servers ask one decision for at most this many jobs. For more, _due would read more than the
+    -- answer is worth.
     c_dealt  constant int := 1000;
     v_weight numeric := (select w.weight from (select 1) one
         left join ojs.tenant t on t.tenant_id = p_job.tenant_id
@@ -48,8 +49,9 @@ begin
 end;
 $$;
 comment on function ojs._order_before(ojs.job, int, ojs.tenant_fairness, ojs.standing, bigint, boolean, text) is
-'Adds to p_stand how many jobs of other tenants come before a job, and how many in sum. p_line: jobs of its tenant that come before
-it; p_news: work has come that no decision has taken in and that may come before it.';
+'Adds to p_stand how many jobs of other tenants come before a job, and the sum. p_line: jobs of its
+own tenant that come before it. p_news: the journal has work that no decision has folded in and
+that may come before it.';
 
 create or replace function ojs._jobs_before(
     p_job ojs.job, p_from int, p_to int, p_news boolean, p_low numeric, p_until float8,
@@ -58,7 +60,8 @@ create or replace function ojs._jobs_before(
 language plpgsql stable
 as $$
 begin
-    -- A tenant's jobs are due at its time, and at steps of 1 / weight from there. What is a hair's breadth before p_until is on it.
+    -- A tenant's jobs are due at its time and at steps of 1 / weight from there. A job within 1e-9
+    -- steps of p_until counts as due at p_until: float8 is not exact.
     select round(coalesce(sum(c.many * case when p_until is null then c.jobs else least(c.jobs,
             greatest(ceil((p_until - (c.vtime - p_low)::float8) * c.weight::float8 - 1e-9), 0)) end), 0)),
         coalesce(sum(c.jobs) filter (where c.tenant_id = p_job.tenant_id), 0), coalesce(bool_and(c.many = 1 and not c.limited), true)
@@ -68,9 +71,11 @@ begin
 end;
 $$;
 comment on function ojs._jobs_before(ojs.job, int, int, boolean, numeric, float8) is
-'How many jobs at effective priorities from p_from to p_to come before a job: all, or of other tenants those that are due until p_until,
-counted from p_low. own: those of them that are of its own tenant; counted: it has looked at all tenants, and none has a limit: what that
-one gets at a higher priority it does not get at a lower one, which is not worked out.';
+'How many jobs at effective priorities from p_from to p_to come before a job. p_until null: all;
+else those of other tenants that are due until p_until, counted from p_low.
+own: how many of them are of its own tenant.
+counted: every tenant was read, and none has a limit. With a limit, jobs that a tenant gets at a
+higher priority are missing at a lower one; that is not worked out.';
 
 create or replace function ojs._crowd(p_queue text, p_from int, p_to int, p_news boolean, p_low numeric)
 returns table (tenant_id text, vtime numeric, weight numeric, jobs bigint, many numeric, limited boolean)
@@ -115,16 +120,18 @@ begin
 end;
 $$;
 comment on function ojs._crowd(text, int, int, boolean, numeric) is
-'Tenants with work at effective priorities from p_from to p_to of a queue, a thousand of those in the ring, the first ones, with the
-jobs that they may have, by the statistics. many: for how many each stands, where there are more.
-limited: rules are about it. p_news: with a thousand that the next decision will add. p_low: where
-these join.';
+'Tenants with work at effective priorities from p_from to p_to of a queue, with the jobs that they
+may have, by the statistics: the first 1000 of the ring.
+many: for how many tenants each row stands, if there are more.
+limited: rules are about the tenant.
+p_news: with up to 1000 tenants that the next decision will add. p_low: the time at which these
+join.';
 
 create or replace function ojs._joining(p_queue text, p_from int, p_to int, p_low numeric, p_uncounted ojs.uncounted)
 returns table (tenant_id text, job_priority int, vtime numeric, weight numeric)
 language sql stable rows 10
 as $$
-    -- A tenant that is new joins within a step of the lowest time.
+    -- A tenant without a row joins within one step of the lowest time; take the middle of the step.
     select u.tenant_id, u.job_priority, greatest(coalesce(f.vtime, 0), p_low) + 0.5 / n.weight, n.weight
     from (
         select w.tenant_id, w.priority, w.job_priority from ojs._waiting() w where w.queue = p_queue
@@ -139,8 +146,9 @@ as $$
         and (f.at_limit is not true or ojs._capacity_now(p_queue, u.tenant_id, p_uncounted) is distinct from 0)
 $$;
 comment on function ojs._joining(text, int, int, numeric, ojs.uncounted) is
-'Tenants that the next decision will add to the ring at effective priorities from p_from to p_to of a queue, and with which time: those with
-new work, and those that may be given jobs again. p_low: where those join that are new.';
+'Tenants that the next decision will add to the ring at effective priorities from p_from to p_to of
+a queue, and their time: tenants with new work, and tenants that have capacity again. p_low: the
+time at which a new tenant joins.';
 
 create or replace function ojs._held_by_line(p_job ojs.job, p_stand ojs.standing, p_held jsonb) returns jsonb
 language plpgsql stable
@@ -169,7 +177,8 @@ begin
 end;
 $$;
 comment on function ojs._held_by_line(ojs.job, ojs.standing, jsonb) is
-'What holds an available job back where it stands: entries of held_by. p_held: what else does.';
+'What holds an available job back because of where it stands: entries of held_by. p_held: what else
+holds it back.';
 
 create or replace function ojs._so_many(p_jobs bigint, p_certainty text) returns text
 language sql immutable
@@ -177,4 +186,5 @@ as $$
     select case p_certainty when 'estimate' then 'about ' when 'at_least' then 'at least ' else '' end || p_jobs
         || case when p_jobs = 1 then ' job' else ' jobs' end
 $$;
-comment on function ojs._so_many(bigint, text) is 'A number of jobs in a sentence.';
+comment on function ojs._so_many(bigint, text) is
+'A number of jobs in a sentence, with "about" or "at least" by its certainty.';

@@ -1,4 +1,4 @@
--- Says what a weight would change.
+-- Shows what another weight would change.
 -- Locks nothing.
 -- Reads only: as many numbers as ojs.tenant_shares.
 create or replace function ojs.preview_weight(p_tenant text, p_weight numeric)
@@ -23,7 +23,10 @@ begin
 end;
 $$;
 comment on function ojs.preview_weight(text, numeric) is
-'The shares of all tenants with jobs available or active, as they are and as they would be if p_tenant had the weight p_weight: a row for
-each, the largest first. The numbers are those of ojs.tenant_shares, less what a throttle takes from
-the weight; nothing is changed (ojs.configure_tenant does that). Without jobs
-the tenant itself has no share and no row. Raises invalid_request, validation_error.';
+'Shows the shares that all tenants would have if one tenant had another weight.
+A row for each tenant with jobs available or active, the largest share first: weight and share
+now, and then. The numbers are those of ojs.tenant_shares; a throttle lowers the weight. Nothing
+is changed (ojs.configure_tenant changes it).
+p_tenant: without jobs, it has no share and no row.
+p_weight: 0.000001 to 1000000.
+Raises invalid_request, validation_error.';

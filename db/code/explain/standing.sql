@@ -1,10 +1,17 @@
--- Standing: what comes before an available job. The order is asked of ojs._due, which decides; only what lies further ahead than it looks
--- at once is worked out from the same virtual times, and says so.
+-- Standing: which jobs come before an available job. The order comes from ojs._due, which decides.
+-- Jobs further ahead than ojs._due reads in one call are estimated from the same virtual times, and
+-- the result says so.
 
 comment on type ojs.standing is
-'Where an available job stands: fresh: no decision has taken it in yet; passed: another session had it locked when its turn came; at_limit:
-its tenant was at its limit at the last decision; idle: nobody asks for its queue; then jobs that come before it: of its tenant, of higher
-effective priorities, of other tenants at its own, and in sum (null: unknown); and how certain these are, as in ojs.explanation.';
+'Where an available job stands.
+fresh: no decision has folded it in yet.
+passed: another session had it locked when it was due.
+at_limit: its tenant was at its limit at the last decision.
+idle: no worker asks for its queue.
+tenant_ahead, higher_ahead, others_ahead: jobs that come before it, of its tenant, of higher
+effective priorities, and of other tenants at its own. dispatches_ahead: their sum, null if
+unknown.
+certainty: how exact these are, as in ojs.explanation.';
 
 create or replace function ojs._standing(p_job ojs.job, p_priority int) returns ojs.standing
 language plpgsql stable
@@ -21,12 +28,13 @@ begin
     select * into v_fair from ojs._fair(p_job.queue, p_priority, p_job.tenant_id);
     v_stand.fresh := exists (select from ojs._unfolded() u where u.to_state = 'available' and u.queue = p_job.queue
         and u.tenant_id = p_job.tenant_id and u.priority = p_job.priority and p_job.seq between u.lo and u.hi);
-    -- Work that joins the ring or lies behind a cursor, and tenants that may be given jobs again, may come before it once a decision has
-    -- taken them in.
+    -- Three kinds of work may come before the job once a decision has folded them in: work that
+    -- joins the ring, work behind a cursor, and tenants that have capacity again.
     v_news := exists (
         select from ojs._waiting() w left join lateral ojs._fair(w.queue, w.priority, w.tenant_id) f on true
         where w.queue = p_job.queue and w.priority >= p_priority and ((f.ready or f.at_limit) is not true or w.lo <= f.head))
-        -- Where priorities order a tenant's own jobs, those that come before this one may not have been taken in.
+        -- Where priorities order a tenant's own jobs, jobs of a higher priority may not be folded
+        -- in yet.
         or exists (select from ojs._unfolded() u cross join lateral ojs._rank(u.queue, u.priority, 0) r
             where u.to_state = 'available' and u.queue = p_job.queue and u.tenant_id = p_job.tenant_id and u.priority > p_job.priority
                 and r.own_order)
@@ -48,7 +56,8 @@ begin
         case when v_line.o_more or v_own >= c_most then 'at_least' when v_news then 'estimate' else 'exact' end);
 end;
 $$;
-comment on function ojs._standing(ojs.job, int) is 'Where an available job stands whose effective priority is p_priority.';
+comment on function ojs._standing(ojs.job, int) is
+'Where an available job with effective priority p_priority stands.';
 
 create or replace function ojs._capacity_now(p_queue text, p_tenant text, p_uncounted ojs.uncounted) returns int
 language plpgsql stable
@@ -58,8 +67,8 @@ begin
 end;
 $$;
 comment on function ojs._capacity_now(text, text, ojs.uncounted) is
-'How many more jobs a tenant may be given from a queue, as ojs._capacity says. p_uncounted: what has
-changed since the last decision, by ojs._uncounted, which is asked once for all tenants.';
+'How many more jobs a tenant may be given from a queue (ojs._capacity). p_uncounted: the changes
+since the last decision, from ojs._uncounted, which is called once for all tenants.';
 
 create or replace function ojs._nobody_asks(p_queue text) returns boolean
 language plpgsql stable
@@ -75,9 +84,10 @@ begin
 end;
 $$;
 comment on function ojs._nobody_asks(text) is
-'Whether no server has a worker waiting for a queue, and nothing was handed out of it in the last five minutes.';
+'Whether no server has a worker waiting for a queue, and no job of it was handed out in the last 5
+minutes.';
 
--- Rows are counted that are looked at, not only those that wait: a run of ended jobs costs as much.
+-- The bound counts rows read, not only available jobs: a series of ended jobs costs as much.
 create or replace function ojs._line_before(
     p_job ojs.job, p_fair ojs.tenant_fairness, p_most int, out o_jobs bigint, out o_more boolean, out o_passed boolean
 )
@@ -117,9 +127,9 @@ begin
 end;
 $$;
 comment on function ojs._line_before(ojs.job, ojs.tenant_fairness, int) is
-'How many jobs of its tenant come before a job, p_most at most; o_more: there may be more, because
-it stopped at p_most jobs, or twice as many rows; o_passed: nothing leads to the job any more but a
-reminder of the clock.';
+'How many jobs of its own tenant come before a job, at most p_most. o_more: there may be more,
+because it stopped at p_most jobs or twice as many rows. o_passed: the cursor has passed the job,
+and no range leads to it; only a timer of the clock will bring it back.';
 
 create or replace function ojs._at_priority(p_fair ojs.tenant_fairness, p_priority int) returns ojs.tenant_fairness
 language plpgsql stable
@@ -138,7 +148,7 @@ begin
 end;
 $$;
 comment on function ojs._at_priority(ojs.tenant_fairness, int) is
-'A tenant''s row with its cursor at some priority of its jobs; null where it has none.';
+'A tenant''s row with its cursor for jobs of priority p_priority; null where it has none.';
 
 create or replace function ojs._own_above(p_job ojs.job) returns bigint
 language plpgsql stable
@@ -159,4 +169,5 @@ begin
 end;
 $$;
 comment on function ojs._own_above(ojs.job) is
-'Where priorities order a tenant''s own jobs only: how many of its tenant come before a job because they are of a higher priority.';
+'Where priorities order a tenant''s own jobs only: how many jobs of its tenant come before a job
+because their priority is higher.';

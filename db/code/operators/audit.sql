@@ -1,39 +1,49 @@
 comment on table ojs.audit is
-'What was changed in the configuration, by whom and why; read by ojs.audit_trail. Rows are added, never changed, and removed by the tick
-after 90 days, or after ojs.settings.journal_retention where that is longer.';
-comment on column ojs.audit.n is 'Tells them apart, in order.';
-comment on column ojs.audit.at is 'When.';
+'Changes of the configuration: what, by whom and why; read through ojs.audit_trail. Rows are added,
+never changed. The tick removes them after 90 days, or after ojs.settings.journal_retention if
+that is longer.';
+comment on column ojs.audit.n is 'Number of the row; later changes have higher ones.';
+comment on column ojs.audit.at is 'When it was changed.';
 comment on column ojs.audit.actor is
-'Who: the login role, or, for calls over HTTP, the principal of the request, where there is one.';
-comment on column ojs.audit.tenant_id is 'The tenant that it is about; null: none, or all.';
+'The login role that changed it; for calls over HTTP, the principal of the request, if it has one.';
+comment on column ojs.audit.tenant_id is
+'The tenant that the change is about; null: no tenant, or all.';
 comment on column ojs.audit.kind is
-'What was changed: tenant, rule (a limit of concurrency or a pause), limit (on enqueueing), tier, throttle, neighbours (what makes a tenant
-noisy), queue, fairness, pool, deployment, api_key, role, replay_rule, worker, dead_letters, jobs.';
+'What was changed: tenant, rule (a limit of concurrency or a pause), limit (on enqueueing), tier,
+throttle, neighbours (when a tenant counts as noisy), queue, fairness, pool, deployment, api_key,
+role, replay_rule, worker, dead_letters, jobs.';
 comment on column ojs.audit.name is
-'Its name: the queue of a rule, the pool, the role, the worker; null where there is none, or all are meant.';
+'The name of it: the queue of a rule, the pool, the role, the worker; null if it has no name, or
+all are meant.';
 comment on column ojs.audit.action is
-'What was done: created, changed, removed; of rules limited, unlimited, paused, resumed; of the deployment held, resumed; of tenants
-suspended, resumed, deregistered; of workers directed; of jobs purged, cancelled.';
-comment on column ojs.audit.old is 'What was there before, of what has changed; null: nothing.';
-comment on column ojs.audit.new is 'What is there since, of what has changed; null: nothing.';
-comment on column ojs.audit.reason is 'Why, in the words of the one who did it: what the call was given, else the setting ojs.reason.';
+'What was done: created, changed, removed. Rules: limited, unlimited, paused, resumed. The
+deployment: held, resumed. Tenants: suspended, resumed, deregistered. Workers: directed. Jobs:
+purged, cancelled.';
+comment on column ojs.audit.old is
+'The members that have changed, as they were before; null: none.';
+comment on column ojs.audit.new is 'The members that have changed, as they are since; null: none.';
+comment on column ojs.audit.reason is
+'Why, in the caller''s words: the reason given to the call, else the setting ojs.reason.';
 
 -- A tenant reads its rows through this view (tenants/own_rows.sql).
 create or replace view ojs._own_audit as
 select r.* from ojs._only_tenant() t(tenant_id)
 cross join lateral (select r.* from ojs.audit r where r.tenant_id = t.tenant_id offset 0) r;
-comment on view ojs._own_audit is 'The rows of ojs.audit about a tenant itself; for others none.';
+comment on view ojs._own_audit is
+'The rows of ojs.audit about the caller''s tenant; empty for other callers.';
 
 create or replace view ojs.audit_trail as
 select a.n, a.at, a.actor, a.tenant_id, a.kind, a.name, a.action, a.old, a.new, a.reason from ojs.audit a where ojs._reads_all()
 union all
--- Who else acts, and why, is no tenant's business.
+-- A tenant must not learn which other roles act on its configuration, nor why.
 select row_number() over (order by o.n), o.at, case when o.actor = session_user then o.actor else '' end, o.tenant_id,
     o.kind, o.name, o.action, o.old - 'reason', o.new - 'reason', case when o.actor = session_user then o.reason end from ojs._own_audit o;
 comment on view ojs.audit_trail is
-'Who changed what in the configuration, when and why (ojs.audit): operators see everything, a tenant''s login role what is about its
-tenant, numbered by itself, and of actors and reasons its own only. old and new hold only what has changed. Changes say why where the
-call was given a reason, or the session or transaction has one: set ojs.reason = ''...''.';
+'Who changed what in the configuration, when and why (ojs.audit).
+Operators see everything. A tenant''s login role sees the changes about its tenant, numbered
+separately, with the actor and the reason only of its own changes. old and new hold only the
+members that have changed. The reason is the one given to the call, or that of the session or
+transaction: set ojs.reason = ''...''.';
 
 create or replace function ojs._actor() returns text
 language sql stable
@@ -42,8 +52,8 @@ as $$
         255)
 $$;
 comment on function ojs._actor() is
-'Who acts: the login role. The service acts for others, and says for whom in the setting ojs.actor; anybody can set it, so nobody else is
-believed.';
+'The actor for the audit trail: the login role. The service acts for other principals, and names
+them in the setting ojs.actor. Any session can set it, so it counts only for the service.';
 
 create or replace function ojs._because(p_reason text) returns text
 language plpgsql
@@ -56,8 +66,9 @@ begin
 end;
 $$;
 comment on function ojs._because(text) is
-'Gives the changes that follow a reason (null or empty: the one there is), and returns the one before, for ojs.reason to be set back to at
-the end: what else the transaction changes has another.';
+'Sets the reason of the changes that follow (null or empty: it stays as it is), and returns the
+reason before. The caller sets ojs.reason back to that at its end, because other changes of the
+transaction have another reason.';
 
 create or replace function ojs._audit(
     p_tenant text, p_kind text, p_name text, p_action text, p_old jsonb default null, p_new jsonb default null, p_reason text default null
@@ -71,8 +82,8 @@ as $$
         or coalesce(ojs._differing(p_old, p_new), ojs._differing(p_new, p_old)) is not null
 $$;
 comment on function ojs._audit(text, text, text, text, jsonb, jsonb, text) is
-'Appends to the audit trail, except that nothing has changed. p_old, p_new: the whole, of which what differs is kept. p_reason: why; null:
-as the setting ojs.reason says.';
+'Appends to the audit trail, unless nothing has changed. p_old, p_new: the whole objects, of which
+only the differing members are kept. p_reason: why; null: the setting ojs.reason.';
 
 create or replace function ojs._differing(p_this jsonb, p_other jsonb) returns jsonb
 language sql immutable
@@ -80,11 +91,13 @@ as $$
     select jsonb_object_agg(e.key, e.value) from jsonb_each(p_this) e
     where e.value <> 'null' and (p_other -> e.key) is distinct from e.value
 $$;
-comment on function ojs._differing(jsonb, jsonb) is 'The members of an object that another has not, or otherwise; null: none.';
+comment on function ojs._differing(jsonb, jsonb) is
+'The members of p_this that p_other lacks or has with another value; null: none.';
 
 create or replace function ojs._audit_row() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp
-    -- to_jsonb writes times, intervals and floats by these settings, and what is written here stays.
+    -- to_jsonb writes times, intervals and floats by these settings. Without them, stored rows
+    -- would depend on the caller's session.
     set timezone = 'UTC' set intervalstyle = 'postgres' set extra_float_digits = 1
 as $$
 declare
@@ -98,7 +111,8 @@ declare
     v_why    text;
 begin
     if tg_table_name = 'tenant' then
-        -- A row that is there for a pause or a throttle alone is no tenant that somebody has configured.
+        -- A row without created_at exists only for a pause, a throttle or a suspension: its tenant
+        -- has not been configured.
         v_old := case when v_old ->> 'created_at' is not null then v_old end;
         v_new := case when v_new ->> 'created_at' is not null then v_new end;
         v_action := case when v_old is null then 'created' when v_new is null then 'removed' else 'changed' end;
@@ -107,7 +121,8 @@ begin
         end if;
     end if;
     if v_new ->> 'tenant_id' <> v_old ->> 'tenant_id' then
-        -- Each of the two learns its own part, and not the other's name.
+        -- A replay rule may move from one tenant to another. Each of the two sees its own part
+        -- only, without the other's name.
         perform ojs._audit(v_old ->> 'tenant_id', v_kind, v_old ->> v_keys[1], 'removed', v_old - v_keys - v_silent);
         v_action := 'created';
         v_old := null;
@@ -130,7 +145,8 @@ begin
 end;
 $$;
 comment on function ojs._audit_row() is
-'Trigger: records that a row of configuration has changed. Arguments: the kind, the column with the name, and columns that say nothing.';
+'Trigger: records that a row of configuration has changed. Arguments: the kind, the column with the
+name, and columns that are left out.';
 
 create or replace function ojs._rule_action(p_old jsonb, p_new jsonb) returns text
 language sql immutable
@@ -142,7 +158,8 @@ as $$
         when p_new ->> 'max_concurrency' is null then 'unlimited'
         else 'limited' end
 $$;
-comment on function ojs._rule_action(jsonb, jsonb) is 'What has become of a limit or a pause; null: nothing.';
+comment on function ojs._rule_action(jsonb, jsonb) is
+'What has happened to a limit or a pause; null: nothing.';
 
 create or replace function ojs._prune_audit(p_now timestamptz, p_limit int) returns boolean
 language plpgsql
@@ -162,7 +179,7 @@ begin
 end;
 $$;
 comment on function ojs._prune_audit(timestamptz, int) is
-'Removes old rows of the audit trail, up to p_limit of the first; returns whether there may be more.';
+'Removes old rows of the audit trail, the first p_limit at most. Returns whether there may be more.';
 
 create or replace function ojs._tenant_events(p_types text[], p_queues text[], p_limit int, p_tenant text) returns setof ojs.event
 language sql stable
@@ -179,4 +196,5 @@ as $$
     order by a.n desc limit p_limit
 $$;
 comment on function ojs._tenant_events(text[], text[], int, text) is
-'Events of tenants that the audit trail tells: tenant.created, when one is configured first (multi-tenancy section 11.1).';
+'Events of tenants from the audit trail: tenant.created, when a tenant is first configured
+(multi-tenancy section 11.1).';

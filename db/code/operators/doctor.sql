@@ -1,16 +1,19 @@
 comment on type ojs.severity is
-'How bad a finding is: note: worth knowing; warning: it will hurt; error: jobs do not run as they should, or may be lost.';
+'How bad a finding is. note: worth knowing; warning: will cause trouble; error: jobs do not run as
+they should, or may be lost.';
 comment on type ojs.finding is
-'Something that is wrong: how bad it is; what it is about; what is the case; what to do; the page of docs/runbooks that helps.';
+'A finding of ojs.doctor: how bad it is, its topic, the finding, what to do, and the page of
+docs/runbooks about it.';
 
--- Says what is wrong, the worst first; no row where nothing is.
+-- Lists problems, the worst first; no row if there are none.
 -- Locks nothing.
 -- Reads only, what the views of operators read.
 create or replace function ojs.doctor(p_max_conns int default null, p_servers int default 1) returns setof ojs.finding
 language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- Where the groups are missing, as after a restore, to ask for the members of one is an error.
+    -- If a group is missing, as after a restore, asking for its members is an error. So report only
+    -- that.
     if exists (select from unnest('{ojs_owner,ojs_service,ojs_operator,ojs_producer,ojs_worker,ojs_tenant}'::text[]) g
             where to_regrole(g) is null) then
         return query select * from ojs._doctor_privileges();
@@ -38,9 +41,11 @@ begin
 end;
 $$;
 comment on function ojs.doctor(int, int) is
-'What is wrong with the database, its settings, the clock, and how work goes, the worst first; no row: nothing is. p_max_conns: the
---max-conns of a server, p_servers: how many there are; with them it is judged whether the connections suffice. Costs as much as
-ojs.shard_stats. Of others'' transactions it sees what its caller may: a member of pg_read_all_stats sees all.';
+'Lists problems with the database, its settings, the clock and the work, the worst first.
+No row: no problem. Costs as much as ojs.shard_stats. It sees transactions of other roles if its
+caller is a member of pg_read_all_stats.
+p_max_conns, p_servers: the --max-conns of each server, and how many servers there are. With them
+it checks whether PostgreSQL has enough connections.';
 
 create or replace function ojs._doctor_settings(p_max_conns int, p_servers int) returns setof ojs.finding
 language sql stable
@@ -85,7 +90,8 @@ as $$
     ) s(holds, severity, finding, advice, runbook)
     where s.holds
     union all
-    -- ojs-pg sets these for its own sessions, except behind a pooler. Programs that call the functions get what is said here.
+    -- ojs-pg sets these for its own sessions, except behind a pooler. Other programs that call the
+    -- functions get the values set here.
     select case when c.name in ('row_security', 'default_transaction_read_only') then 'error' else 'warning' end::ojs.severity, 'settings',
         format('Sessions of %s begin with %s = %s: %s.', o.whose, c.name, c.value, c.means),
         format('alter %s reset %s', o.whose, c.name), 'maintenance.md'
@@ -105,7 +111,7 @@ as $$
             when x.name = 'client_encoding' and pg_char_to_encoding(x.value) <> pg_char_to_encoding('UTF8') then
                 'one job with a character that it lacks makes each ojs.fetch of its queue fail'
             when x.name = 'row_security' and not x.value::boolean then 'each call of a function and each read of a view is an error'
-            -- A role may be meant to read only.
+            -- A single role may be meant to read only.
             when x.name = 'default_transaction_read_only' and x.value::boolean and d.setrole = 0 then 'nobody can enqueue or fetch' end
             as means
     ) c
@@ -114,7 +120,8 @@ as $$
         select from unnest('{ojs_service,ojs_operator,ojs_producer,ojs_worker,ojs_tenant}'::text[]) g
         where pg_has_role(r.oid, g, 'member')))
 $$;
-comment on function ojs._doctor_settings(int, int) is 'What ojs.doctor says of PostgreSQL''s settings.';
+comment on function ojs._doctor_settings(int, int) is
+'The findings of ojs.doctor about PostgreSQL''s settings.';
 
 create or replace function ojs._doctor_roles() returns setof ojs.finding
 language sql stable
@@ -150,7 +157,7 @@ as $$
         format('grant pg_read_all_stats to %I', session_user), 'long-transaction.md'
     where not pg_has_role(session_user, 'pg_read_all_stats', 'usage')
 $$;
-comment on function ojs._doctor_roles() is 'What ojs.doctor says of roles.';
+comment on function ojs._doctor_roles() is 'The findings of ojs.doctor about roles.';
 
 create or replace function ojs._doctor_clock() returns setof ojs.finding
 language sql stable
@@ -182,4 +189,5 @@ as $$
     ) s(holds, severity, topic, finding, advice, runbook)
     where s.holds
 $$;
-comment on function ojs._doctor_clock() is 'What ojs.doctor says of the schema, the clock and dispatch.';
+comment on function ojs._doctor_clock() is
+'The findings of ojs.doctor about the schema, the clock and dispatch.';

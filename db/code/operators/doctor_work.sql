@@ -1,4 +1,5 @@
--- The rest of ojs.doctor. Each finding of many names the worst ones only: the view tells all.
+-- The rest of ojs.doctor. A finding about many tenants, queues or workers names only the worst; the
+-- view shows all.
 
 create or replace function ojs._doctor_transactions() returns setof ojs.finding
 language sql stable
@@ -30,7 +31,8 @@ as $$
         where s.holds limit 1
     ) s
 $$;
-comment on function ojs._doctor_transactions() is 'What ojs.doctor says of transactions that stay open.';
+comment on function ojs._doctor_transactions() is
+'The findings of ojs.doctor about transactions that stay open.';
 
 create or replace function ojs._doctor_tables() returns setof ojs.finding
 language sql stable
@@ -54,7 +56,8 @@ as $$
     cross join ojs.settings s
     where s.held_at is null and (u.failures >= 20 or isfinite(u.next_at) and u.next_at < ojs.now() - interval '10 minutes')
 $$;
-comment on function ojs._doctor_tables() is 'What ojs.doctor says of tables and partitions.';
+comment on function ojs._doctor_tables() is
+'The findings of ojs.doctor about tables and partitions.';
 
 create or replace function ojs._doctor_work() returns setof ojs.finding
 language sql stable
@@ -96,12 +99,13 @@ as $$
     from (
         select n.tenant_id, string_agg(n.signal, ', ' order by n.signal) as signals,
             row_number() over (order by min(n.since), n.tenant_id) as nth
-        -- When nobody ticks, nobody looks, and what was seen may be over.
+        -- The tick looks for noisy neighbours. If no tick has run for 10 minutes, what it saw may
+        -- be over.
         from ojs.noisy_neighbours n where n.seen_at > ojs.now() - interval '10 minutes' group by n.tenant_id
     ) n
     having count(*) > 0
 $$;
-comment on function ojs._doctor_work() is 'What ojs.doctor says of queues and tenants.';
+comment on function ojs._doctor_work() is 'The findings of ojs.doctor about queues and tenants.';
 
 create or replace function ojs._doctor_failures() returns setof ojs.finding
 language sql stable
@@ -135,4 +139,5 @@ as $$
     cross join lateral (select n from ojs._counts_since(q.queue, '', q.counts, ojs.now() - interval '10 minutes') n) c
     where (c.n).failed >= 20 and (c.n).failed > (c.n).completed order by (c.n).failed desc, q.queue limit 5)
 $$;
-comment on function ojs._doctor_failures() is 'What ojs.doctor says of workers and of jobs that fail.';
+comment on function ojs._doctor_failures() is
+'The findings of ojs.doctor about workers and about jobs that fail.';

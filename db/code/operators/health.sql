@@ -1,4 +1,4 @@
--- How the database is: its tables, transactions that stay open, and the clock.
+-- The state of the database: its tables, transactions that stay open, and the clock.
 
 create or replace view ojs.table_health with (security_invoker = true) as
 select s.relname::text as table_name, s.n_live_tup as live_rows, s.n_dead_tup as dead_rows,
@@ -12,33 +12,39 @@ join pg_catalog.pg_class c on c.oid = s.relid
 left join pg_catalog.pg_inherits i on i.inhrelid = s.relid
 where s.schemaname = 'ojs' and c.relkind = 'r';
 comment on view ojs.table_health is
-'Tables of the schema, partitions of ojs.job one by one, as PostgreSQL counts them: its numbers come some seconds late.';
+'Tables of the schema, by PostgreSQL''s statistics, which are some seconds old.
+Each partition of ojs.job has a row.';
 comment on column ojs.table_health.table_name is 'The table.';
-comment on column ojs.table_health.live_rows is 'About how many rows it has.';
-comment on column ojs.table_health.dead_rows is 'About how many versions of rows wait for vacuum.';
-comment on column ojs.table_health.dead_part is 'Their part of all versions; null: there is none.';
-comment on column ojs.table_health.bytes is 'Its size with indexes and wide values.';
+comment on column ojs.table_health.live_rows is 'How many rows it has, by an estimate.';
+comment on column ojs.table_health.dead_rows is
+'How many row versions wait for vacuum, by an estimate.';
+comment on column ojs.table_health.dead_part is
+'The dead rows'' part of all row versions; null: there are none.';
+comment on column ojs.table_health.bytes is 'Its size with indexes and wide values, bytes.';
 comment on column ojs.table_health.bytes_per_row is
-'The size for each row; null: it has none. Where this grows while rows do not, the table is bloated: room that vacuum has freed and nobody
-uses.';
+'Bytes for each row; null: it has no rows. If this grows while the number of rows does not, the
+table is bloated: vacuum has freed space that is not used again.';
 comment on column ojs.table_health.is_partition is 'Whether it is a partition of ojs.job.';
-comment on column ojs.table_health.vacuumed_at is 'When vacuum came by last; null: never.';
-comment on column ojs.table_health.vacuums is 'How often it has.';
-comment on column ojs.table_health.analyzed_at is 'When its statistics were made last; null: never.';
+comment on column ojs.table_health.vacuumed_at is 'When it was last vacuumed; null: never.';
+comment on column ojs.table_health.vacuums is 'How often it was vacuumed.';
+comment on column ojs.table_health.analyzed_at is
+'When its statistics were last made; null: never.';
 comment on column ojs.table_health.unfrozen_xids is
-'Transactions since its oldest row that is not frozen; PostgreSQL stops at two billion.';
+'How many transactions ago the oldest row was written that is not frozen; PostgreSQL stops at two
+billion.';
 
 create or replace function ojs._lane_holders() returns table (pid int, xid xid)
 language sql stable security definer set search_path = pg_catalog, pg_temp
 as $$
-    -- FOR UPDATE writes the id of its transaction, or of a subtransaction, into the row. It stays there when the transaction has ended.
+    -- FOR UPDATE writes the id of its transaction, or of a subtransaction, into the row (xmax). It
+    -- stays there after the transaction has ended, so ask for the transaction's status.
     with lane as (
         select l.xmax as xid, pg_xact_status((n.next - (n.next - l.xmax::text::bigint + 2147483648) % 4294967296
             + 2147483648)::text::xid8) as status
         from ojs.lane l
         cross join (select pg_snapshot_xmax(pg_current_snapshot())::text::bigint) n(next)
         where l.lane = 0
-    -- Sessions that tried in vain to lock the row keep this lock on the table, too.
+    -- Sessions that tried in vain to lock the row hold this lock on the table, too.
     ), tried as (
         select l.pid, x.transactionid as xid, coalesce(bool_or(x.transactionid = n.xid) over (), false) as known,
             exists (select from pg_catalog.pg_locks w where w.pid = l.pid and not w.granted) as waits
@@ -51,11 +57,12 @@ as $$
     select t.pid, t.xid from tried t join lane n on t.xid = n.xid or not t.known and not t.waits
 $$;
 comment on function ojs._lane_holders() is
-'Returns the transaction that holds the lane, with its process; null: it is a prepared one. No row: nobody holds the lane. Where a
-subtransaction locked it, all transactions that may be its parent: those that tried to lock the lane and wait for nothing.';
+'Returns the transaction that holds the lane, with its process; pid null: a prepared transaction.
+No row: the lane is free. If a subtransaction locked it, all transactions that may be its parent:
+those that tried to lock the lane and wait for nothing.';
 
 create or replace view ojs.open_transactions with (security_invoker = true) as
--- Reading all locks is dear, so the holder is looked for once.
+-- Reading all locks is expensive, so find the holder once.
 with holder (pid, xid) as (select h.* from ojs._lane_holders() h)
 select 'session' as kind, a.pid::text as name, a.usename::text as role_name, a.application_name as application, a.state,
     clock_timestamp() - a.xact_start as open_for,
@@ -73,20 +80,24 @@ select 'slot', r.slot_name::text, null, r.plugin::text, case when r.active then 
     greatest(age(r.xmin), age(r.catalog_xmin))::bigint, false, false, null
 from pg_catalog.pg_replication_slots r where r.xmin is not null or r.catalog_xmin is not null;
 comment on view ojs.open_transactions is
-'What keeps vacuum from removing old rows, and who may hold up dispatch: transactions of this database, prepared ones, replication slots. Of
-others'' sessions PostgreSQL tells members of pg_read_all_stats alone how long their transaction has been open and what they do.';
+'Open transactions that keep vacuum from removing old rows, or hold up dispatch.
+Transactions of this database, prepared transactions and replication slots. PostgreSQL shows only
+to members of pg_read_all_stats how long the transactions of other roles have been open, and their
+statements.';
 comment on column ojs.open_transactions.kind is
 'session, prepared (a transaction prepared for two-phase commit), or slot (of replication).';
 comment on column ojs.open_transactions.name is
-'The process id, for pg_terminate_backend; the transaction''s name, for rollback prepared; the slot.';
-comment on column ojs.open_transactions.role_name is 'Whose it is; null: nobody''s.';
-comment on column ojs.open_transactions.application is 'What the session calls itself; the plugin of a slot.';
-comment on column ojs.open_transactions.state is 'What it does: idle in transaction: nothing.';
+'For a session the process id, for pg_terminate_backend; for a prepared transaction its name, for
+rollback prepared; for a slot its name.';
+comment on column ojs.open_transactions.role_name is 'The role that owns it; null: no role.';
+comment on column ojs.open_transactions.application is
+'The application_name of the session; the plugin of a slot.';
+comment on column ojs.open_transactions.state is 'Its state; idle in transaction: it does nothing.';
 comment on column ojs.open_transactions.open_for is 'How long it has been open; null: not known.';
 comment on column ojs.open_transactions.holds_back_xids is
-'How many transactions ago the rows were current that it keeps; null: it keeps none.';
+'How many transactions ago the oldest rows were current that it keeps; null: it keeps none.';
 comment on column ojs.open_transactions.holds_lane is
-'Whether it holds the lane: each FETCH waits for it in vain, and then takes jobs without it.';
+'Whether it holds the lane: each FETCH waits for it in vain, and then takes jobs without the lane.';
 comment on column ojs.open_transactions.waits is 'Whether it waits for a lock itself.';
 comment on column ojs.open_transactions.query is 'The beginning of its last statement.';
 
@@ -111,7 +122,8 @@ begin
     end if;
 end;
 $$;
-comment on function ojs._clock_lag() is 'The numbers of ojs.clock_status that come from private tables.';
+comment on function ojs._clock_lag() is
+'The columns of ojs.clock_status that come from private tables.';
 
 create or replace view ojs.clock_status with (security_invoker = true) as
 select coalesce(d.on_duty, false) as on_duty, d.since, d.backend, s.held_at, c.timers_late, c.leases_late, c.journal_rows, c.rolled_up_ago,
@@ -119,15 +131,23 @@ select coalesce(d.on_duty, false) as on_duty, d.since, d.backend, s.held_at, c.t
 from ojs.settings s
 cross join ojs._clock_lag() c
 left join (select u.since, u.backend, u.expires_at > ojs.now() as on_duty from ojs.duty u) d on true;
-comment on view ojs.clock_status is 'Whether a server does what is due, and how far behind it is. One row.';
+comment on view ojs.clock_status is
+'Whether a server on duty runs the clock, and how late it is. One row.';
 comment on column ojs.clock_status.on_duty is 'Whether a server is on duty.';
-comment on column ojs.clock_status.since is 'Since when it is, or was.';
-comment on column ojs.clock_status.backend is 'The process of its listening connection; null: it has none.';
-comment on column ojs.clock_status.held_at is 'Since when dispatch is held, and the clock stands still; null: it is not.';
-comment on column ojs.clock_status.timers_late is 'How long the first timer has been due; 0: it is to come; null: there is none.';
+comment on column ojs.clock_status.since is 'Since when a server is, or was last, on duty.';
+comment on column ojs.clock_status.backend is
+'The process of that server''s listening connection; null: it has none.';
+comment on column ojs.clock_status.held_at is
+'Since when dispatch is held, and the clock stands still; null: it is not held.';
+comment on column ojs.clock_status.timers_late is
+'How long the first timer has been due; 0: none is due yet; null: there is none.';
 comment on column ojs.clock_status.leases_late is
-'How long ago the first lease ended that the clock has not looked at; 0: it is to come; null: none.';
-comment on column ojs.clock_status.journal_rows is 'Rows of ojs.journal that the next decision has to take in; 10001: more than 10,000.';
+'How long ago the first lease ended that the clock has not looked at; 0: none has ended; null:
+there is none.';
+comment on column ojs.clock_status.journal_rows is
+'Rows of ojs.journal that the next decision has to fold; 10001: more than 10,000.';
 comment on column ojs.clock_status.rolled_up_ago is
-'How long ago ojs.tally was brought up to date, or the server came on duty since; 0: nothing has happened since; null: never.';
-comment on column ojs.clock_status.restored is 'Whether the rows come from another cluster: the next tick begins dispatch anew.';
+'How long ago ojs.tally was brought up to date, or a server came on duty since then; 0: nothing has
+happened since; null: never.';
+comment on column ojs.clock_status.restored is
+'Whether the rows come from another cluster: the next tick begins dispatch anew.';

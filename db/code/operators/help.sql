@@ -1,4 +1,5 @@
--- What somebody at a prompt reads first: which functions there are, and how the tenants are.
+-- What operators and programmers read first in psql: which functions there are, and how the tenants
+-- are doing.
 
 -- Lists the functions that the caller may call.
 -- Locks nothing.
@@ -26,19 +27,21 @@ as $$
         (10, 'look and keep', '{help, events, doctor, now, tick, upkeep, rebuild, cut_partition, drop_finished}')
     ) h(place, purpose, names)
     cross join lateral unnest(h.names) with ordinality u(name, n)
-    -- Of functions that differ in the types of their JSON only, the first one has the whole comment.
+    -- If functions differ only in the types of their JSON, only the first one has the whole
+    -- comment.
     join lateral (
         select p.oid, p.proname from pg_proc p where p.pronamespace = 'ojs'::regnamespace and p.proname = u.name order by p.oid limit 1
     ) p on true
     cross join lateral (
-        -- The first clause of the comment, without what stands in brackets.
+        -- The first clause of the comment, without parentheses.
         select regexp_replace(regexp_replace(replace(obj_description(p.oid, 'pg_proc'), E'\n', ' '), ' [(][^)]*[)]', '', 'g'),
             '[.:;]( .*)?$', '') as line) c
     where has_function_privilege(p.oid, 'execute')
     order by h.place, u.n
 $$;
 comment on function ojs.help() is
-'The functions that the caller may call, by purpose, one line each. The whole comment of one, with parameters and errors: \df+ in psql.';
+'Lists the functions that the caller may call, by purpose, one line each.
+In psql, \df+ shows the whole comment of a function, with parameters and errors.';
 
 create or replace view ojs.overview with (security_invoker = true) as
 select case when length(t.tenant_id) > 18 then left(t.tenant_id, 17) || '…' else t.tenant_id end as tenant,
@@ -49,12 +52,14 @@ select case when length(t.tenant_id) > 18 then left(t.tenant_id, 17) || '…' el
         else to_char(t.oldest_wait, 'HH24:MI:SS') end as oldest
 from ojs.tenant_stats t order by t.backlog desc, t.active desc, t.tenant_id;
 comment on view ojs.overview is
-'The tenants on a screen of 80 columns, those with most waiting jobs first; ojs.tenant_stats has the numbers to reckon with. A tenant sees
-its own line.';
-comment on column ojs.overview.tenant is 'The tenant; of a long name the beginning.';
-comment on column ojs.overview.waiting is 'Jobs that a worker could have now.';
-comment on column ojs.overview.active is 'Jobs that run.';
-comment on column ojs.overview.done is 'Jobs that were completed, ever.';
-comment on column ojs.overview.share is 'Its part of what was handed out in the last minute; null for a tenant''s login.';
-comment on column ojs.overview.due is 'The part that it is to get among the tenants with work.';
-comment on column ojs.overview.oldest is 'How long its first job in line has waited: hours, minutes and seconds, or days and hours.';
+'The tenants on a screen of 80 columns, those with most waiting jobs first.
+ojs.tenant_stats has the exact numbers. A tenant sees its own row.';
+comment on column ojs.overview.tenant is 'The tenant; the first 17 characters of a long name.';
+comment on column ojs.overview.waiting is 'Jobs that are available.';
+comment on column ojs.overview.active is 'Jobs that are active.';
+comment on column ojs.overview.done is 'Jobs that were ever completed.';
+comment on column ojs.overview.share is
+'Its share of the jobs handed out in the last minute; null for a tenant''s login.';
+comment on column ojs.overview.due is 'The share that it is to get among the tenants with work.';
+comment on column ojs.overview.oldest is
+'How long its oldest available job has waited: hours, minutes and seconds, or days and hours.';

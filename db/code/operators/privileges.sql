@@ -1,8 +1,10 @@
 comment on type ojs.privilege is
-'Who may do what with an object of the schema: owner, grant, policy, or default (privileges); the object; by what it is known again; the
-statement that makes it so; and whether the object is one that comes and goes, as partitions do.';
+'An owner, a grant, a policy or a default privilege that an object of the schema has or should
+have. kind: owner, grant, policy, default. object: its name. key: text by which two of these are
+compared. statement: makes it so. passing: the object comes and goes, as partitions do.';
 comment on column ojs.schema_hash.privileges is
-'Who may do what, as it was when migrate had applied the last migration; null in all other rows. A restore is compared with it.';
+'The privileges as they were when migrate had applied the last migration; null in all other rows. A
+restored database is compared with them.';
 
 create or replace function ojs._privileges() returns setof ojs.privilege
 language sql stable set search_path = pg_catalog, pg_temp
@@ -37,7 +39,7 @@ as $$
     from given g cross join lateral aclexplode(g.acl) a
     cross join format('grant %s%s on %s %s to %s', lower(a.privilege_type), g.what, g.word, g.object,
         case a.grantee when 0 then 'public' else quote_ident(pg_get_userbyid(a.grantee)) end) s
-    -- What others were granted is no migration's, and their roles may be gone one day.
+    -- Grants to other roles are not made by migrations, and those roles may be dropped one day.
     where a.grantee <> g.owner and (a.grantee = 0 or pg_get_userbyid(a.grantee) in (
         'ojs_owner', 'ojs_service', 'ojs_operator', 'ojs_producer', 'ojs_worker', 'ojs_tenant'))
     union all
@@ -54,7 +56,8 @@ as $$
     where d.defaclnamespace = 0 and d.defaclobjtype = 'f' and pg_get_userbyid(d.defaclrole) = 'ojs_owner'
       and not exists (select from aclexplode(d.defaclacl) a where a.grantee = 0)
 $$;
-comment on function ojs._privileges() is 'Who may do what with the objects of the schema, as the catalogs say.';
+comment on function ojs._privileges() is
+'The owners, grants, policies and default privileges of the schema, by the catalogs.';
 
 create or replace function ojs._amiss() returns setof ojs.privilege
 language sql stable
@@ -86,8 +89,9 @@ as $$
       and exists (select from kept k where k.object = h.object) and not exists (select from kept k where k.key = h.key)
 $$;
 comment on function ojs._amiss() is
-'What of roles, owners, policies and grants is not as the migrations made it, each with the statement that mends it. Of kind role: a group
-that is not there; public: a function that everybody may call. What else anybody was granted is not looked at.';
+'The roles, owners, policies and grants that differ from what the migrations made, each with the
+statement that mends it. kind role: a group that is missing. kind public: a function that every
+role may call. Grants to other roles are not looked at.';
 
 create or replace function ojs._unfit() returns text
 language sql stable security definer set search_path = pg_catalog, pg_temp
@@ -102,10 +106,12 @@ as $$
     having bool_or(k.bars)
 $$;
 comment on function ojs._unfit() is
-'Why no server may start on this schema: how many groups, owners, policies and grants a restore has left out; null: it may. Grants of other
-groups than the server''s alone do not bar it: somebody may have taken them away on purpose.';
+'Why no server may start on this schema: how many groups, owners, policies and grants a restore has
+left out. Null: servers may start. Missing grants of groups other than ojs_service alone do not
+stop servers: an operator may have revoked them on purpose.';
 
--- As their owner: nobody else may see which login is which tenant's, or what is remembered.
+-- security definer: only the owner may read which tenant a login belongs to (ojs.tenant_role), and
+-- the privileges that migrate has kept.
 create or replace function ojs._doctor_privileges() returns setof ojs.finding
 language sql stable security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -127,10 +133,12 @@ as $$
     having count(*) > 0
 $$;
 comment on function ojs._doctor_privileges() is
-'What ojs.doctor says of owners, policies and grants, and of the bounds of tenants'' logins.';
+'The findings of ojs.doctor about owners, policies and grants, and about the bounds of tenants''
+logins.';
 
 -- Makes roles, owners, policies and grants what the migrations made them.
--- Locks each object whose owner changes, and each table that gets a policy, against everybody.
+-- Locks each object whose owner changes, and each table that gets a policy, against all other
+-- sessions.
 -- Writes the catalogs.
 create or replace function ojs._put_right() returns void
 language plpgsql set search_path = pg_catalog, pg_temp
@@ -138,7 +146,8 @@ as $$
 declare
     v_statement text;
 begin
-    -- As the caller, not as their owner: where the owner is another one, it may not even look into the schema.
+    -- Not security definer: after a restore the functions may belong to a role that may not even
+    -- use the schema.
     if not exists (select from ojs._amiss() a where a.kind <> 'grant' or a.key like '% to ojs_service') then
         return;
     end if;
@@ -148,7 +157,8 @@ begin
     if not (select rolsuper from pg_roles where rolname = current_user) then
         execute format('grant ojs_owner to %I', current_user);
     end if;
-    -- The schema's own owner first, who could else be given nothing in it. Grants last: they are their object's owner's.
+    -- The owner of the schema comes first: PostgreSQL gives an object only to a role that may
+    -- create in its schema. Grants come last, because an object's owner grants them.
     foreach v_statement in array array(
         select a.statement from ojs._amiss() a
         order by array_position('{owner,default,policy,public,grant}', a.kind), a.object <> 'ojs', a.object, a.key
@@ -158,8 +168,8 @@ begin
 end;
 $$;
 comment on function ojs._put_right() is
-'Makes roles, owners, policies and grants what the migrations made them, where a restore has left out what servers cannot be without. Only
-the role that migrates can call it.';
+'Makes roles, owners, policies and grants what the migrations made them, if a restore has left out
+some without which servers do not work. Only the role that migrates can call it.';
 
 create or replace function ojs._keep_privileges() returns void
 language plpgsql set search_path = pg_catalog, pg_temp
@@ -172,4 +182,5 @@ begin
 end;
 $$;
 comment on function ojs._keep_privileges() is
-'Remembers who may do what with the schema as it is now. Only the role that migrates can call it.';
+'Keeps the privileges of the schema as they are now, for later comparison. Only the role that
+migrates can call it.';

@@ -1,13 +1,16 @@
 comment on table ojs.problem is
-'Every error a caller can meet: SQLSTATE, OJS code, HTTP status, whether a retry can help. A key of two characters stands for the rest of
-its SQLSTATE class.';
+'Every error a caller can meet: SQLSTATE, OJS code, HTTP status, whether a retry can help. A key of
+two characters stands for the rest of its SQLSTATE class.';
 comment on column ojs.problem.sqlstate is 'SQLSTATE, five characters; or a class, two characters.';
 comment on column ojs.problem.code is 'The code in an HTTP error body (ojs-errors).';
-comment on column ojs.problem.http_status is 'The HTTP status it is answered with.';
+comment on column ojs.problem.http_status is 'The HTTP status of the answer.';
 comment on column ojs.problem.retryable is 'Whether the same request may succeed later unchanged.';
-comment on column ojs.problem.title is 'One line for people; used when PostgreSQL''s own message must not leave the server.';
+comment on column ojs.problem.title is
+'One line for people; sent instead of PostgreSQL''s own message where that must not leave the
+server.';
 comment on column ojs.problem.hint is 'What the caller can do.';
-comment on type ojs.refusal is 'Why one of many is refused: what a call about it alone would raise.';
+comment on type ojs.refusal is
+'Why one job or item of several is refused: the error that a call about it alone would raise.';
 
 create or replace function ojs._raise(p_sqlstate text, p_message text, p_detail jsonb default null, p_hint text default null)
 returns boolean
@@ -22,8 +25,9 @@ begin
 end;
 $$;
 comment on function ojs._raise(text, text, jsonb, text) is
-'Raises the problem with that SQLSTATE. p_detail is a JSON object for programs (field, index, job_id, ...), sent as the error''s
-DETAIL, with the fault beside the field; p_hint replaces the problem''s own. Never returns.';
+'Raises the problem with that SQLSTATE. p_detail: a JSON object for programs (field, index, job_id,
+...), sent as the error''s DETAIL, with a member "fault" added (ojs._with_fault). p_hint: replaces
+the problem''s own. Never returns.';
 
 create or replace function ojs._no_such(p_what text, p_name text) returns boolean
 language plpgsql
@@ -33,7 +37,8 @@ begin
         format('Check the name; the list of %ss shows those that there are.', p_what));
 end;
 $$;
-comment on function ojs._no_such(text, text) is 'Raises that there is no queue, tier or tenant (p_what) of a name. Never returns.';
+comment on function ojs._no_such(text, text) is
+'Raises that no queue, tier or tenant (p_what) of that name exists. Never returns.';
 
 create or replace function ojs._with_fault(p_detail jsonb, p_message text) returns jsonb
 language sql immutable
@@ -42,13 +47,13 @@ as $$
         then p_detail || jsonb_build_object('fault', substr(p_message, length(p_detail ->> 'field') + 2)) else p_detail end
 $$;
 comment on function ojs._with_fault(jsonb, text) is
-'The detail of a problem with the fault in it, which is the message without the field that it begins with: a program that knows the field
-by another name can then say the same about it.';
+'The detail of a problem, with a member "fault": the message without the field that it begins with.
+A program that knows the field by another name can then say the same about it.';
 
 create or replace function ojs._refuse(p_refusal ojs.refusal) returns boolean
 language sql volatile
 as $$ select ojs._raise(p_refusal.sqlstate, p_refusal.message, p_refusal.detail) $$;
-comment on function ojs._refuse(ojs.refusal) is 'Raises what one of many was refused for. Never returns.';
+comment on function ojs._refuse(ojs.refusal) is 'Raises a refusal as an error. Never returns.';
 
 create or replace function ojs._check_limit(p_limit int, p_most int) returns void
 language plpgsql
@@ -59,4 +64,5 @@ begin
     end if;
 end;
 $$;
-comment on function ojs._check_limit(int, int) is 'Raises invalid_request when a limit is not between 1 and p_most.';
+comment on function ojs._check_limit(int, int) is
+'Raises invalid_request if a limit is not between 1 and p_most.';

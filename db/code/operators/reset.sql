@@ -1,4 +1,4 @@
--- Empties everything that clients have put in, for conformance runs.
+-- Deletes everything that clients have stored, for conformance runs.
 -- Locks ojs.lane, then all tables that it empties.
 -- Writes them, the fold and the settings.
 create or replace function ojs._reset() returns void
@@ -24,6 +24,8 @@ begin
 end;
 $$;
 comment on function ojs._reset() is
-'Removes everything that clients have put in; for a superuser. What stays belongs to the schema (problems, its hash, the lane) or to the
-servers that run (who waits for what), or says how far a journal has been read, which stays true when it is emptied. Servers take their
-locks in another order, so it gives way after 100 ms (55P03, 40P01): try again.';
+'Deletes everything that clients have stored; for a superuser. Three kinds of tables stay: those
+that belong to the schema (problems, its hash, the lane), those of servers that run (which queues
+they wait for), and marks of how far a journal has been read: they stay true when the journal is
+empty. Servers take their locks in another order, so it gives up after 100 ms (55P03, 40P01): try
+again.';

@@ -1,11 +1,12 @@
--- Static configuration: what a server's configuration file says of tiers and tenants. Each of its entries is remembered as it was applied,
--- so that servers that start do not undo what was changed since.
+-- Static configuration: the entries about tiers and tenants in a server's configuration file. Each
+-- entry is kept as it was applied last. A server that starts applies only entries that differ from
+-- that, so it does not undo later changes by operators.
 
 comment on table ojs.static_config is
 'Entries of configuration files as they were applied last. Written by ojs.configure_static under the lock of ojs.queue.';
 comment on column ojs.static_config.kind is 'tier or tenant.';
-comment on column ojs.static_config.name is 'Which one.';
-comment on column ojs.static_config.config is 'What the file said of it.';
+comment on column ojs.static_config.name is 'The name of the tier or tenant.';
+comment on column ojs.static_config.config is 'The entry in the file.';
 comment on column ojs.static_config.at is 'When it was applied.';
 
 -- Applies an entry of a configuration file.
@@ -31,6 +32,8 @@ begin
         return false;
     end if;
     perform ojs._alone_with_queues();
+    -- Under the lock: of several servers that start at once, the first applies the entry and the
+    -- others see that it is applied.
     if p_authoritative is not true and exists (
             select from ojs.static_config c where c.kind = p_kind and c.name = p_name and c.config = v_config) then
         return false;
@@ -46,12 +49,15 @@ begin
 end;
 $$;
 comment on function ojs.configure_static(text, text, anycompatible, boolean, boolean) is
-'Applies an entry of a configuration file, and returns whether it did. p_kind tier: as ojs.configure_tier; tenant: {"limits": {...},
-"fairness_weight": 10, "priority_boost": 0, "tier": "standard"}, as ojs.put_tenant. Nothing is done if the same was applied to the same
-before, whatever was changed since, so that this stays, unless p_authoritative says that the file wins. p_check: only says what is wrong.
+'Applies an entry of a configuration file, and returns whether it did.
+If the same entry was applied last, nothing is done, so that changes made since then stay.
+p_kind, p_config: tier, as for ojs.configure_tier; or tenant, as for ojs.put_tenant: {"limits":
+{...}, "fairness_weight": 10, "priority_boost": 0, "tier": "standard"}.
+p_authoritative: apply the entry in any case.
+p_check: only raise what is wrong with it.
 Raises what ojs.configure_tier and ojs.put_tenant raise.';
 
--- Configures a tenant: its tier, and what it has of its own.
+-- Configures a tenant: its tier, and values of its own.
 -- Locks what ojs.configure_tier locks.
 -- Writes what ojs.set_tier writes.
 create or replace function ojs.put_tenant(p_tenant text, p_config anycompatible, p_reason text default null) returns setof ojs.tenant
@@ -70,11 +76,14 @@ begin
 end;
 $$;
 comment on function ojs.put_tenant(text, anycompatible, text) is
-'Configures a tenant in one step, and returns its configuration. p_config: {"tier": "standard", "limits": {...}, "fairness_weight": 10,
-"priority_boost": 0}, each of them only if it is to be set; weight is another name of fairness_weight, and limits, as for
-ojs.configure_limits, may stand at the top, too. A tier is given as by ojs.set_tier, null takes it away, and what stands beside it goes
-before what the tier says. p_reason: for the audit trail. Raises invalid_request, validation_error, unsupported, not_found, conflict in a
-transaction that has fetched jobs.';
+'Configures a tenant in one step, and returns its configuration.
+p_config: {"tier": "standard", "limits": {...}, "fairness_weight": 10, "priority_boost": 0};
+members that are left out stay as they are. weight is another name of fairness_weight. Members of
+limits (as for ojs.configure_limits) may stand at the top, too. tier as by ojs.set_tier, null
+takes it away; values that stand next to it go before those of the tier.
+p_reason: for the audit trail.
+Raises invalid_request, validation_error, unsupported, not_found, conflict in a transaction that
+has fetched jobs.';
 
 create or replace function ojs._tenant_fields(p_config jsonb) returns jsonb
 language plpgsql
@@ -100,7 +109,8 @@ begin
 end;
 $$;
 comment on function ojs._tenant_fields(jsonb) is
-'What the entry of a tenant says, as ojs._tier_fields has it, and its tier. Raises what is wrong with it.';
+'The fields that the entry of a tenant sets, in the form of ojs._tier_fields, and its tier. Raises
+what is wrong with it.';
 
 create or replace function ojs._fit_tenant(p_tenant text, p_fields jsonb, p_reason text) returns void
 language plpgsql
@@ -128,4 +138,5 @@ begin
 end;
 $$;
 comment on function ojs._fit_tenant(text, jsonb, text) is
-'Gives a tenant what fields as those of a tier say, and the tier that they name. Only after ojs._alone_with_queues.';
+'Gives a tenant the tier that p_fields names, and the values in p_fields. Only after
+ojs._alone_with_queues.';

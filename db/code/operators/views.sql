@@ -1,5 +1,5 @@
--- What operators read in psql, beside the statistics of tenants and queues. Numbers of jobs come from ojs.tally and what is new since,
--- never from the jobs.
+-- Views for operators in psql; the statistics of tenants and queues are in statistics/tenants.sql.
+-- Numbers of jobs come from ojs.tally and the journal since, never from ojs.job.
 
 create or replace view ojs._shard_numbers with (security_invoker = true) as
 select u.tenant_id, u.queue, sum(u.available)::bigint as available, sum(u.active)::bigint as active
@@ -9,11 +9,13 @@ from (
     select r.tenant_id, r.queue, r.available, r.active from ojs._recent() r
 ) u
 group by u.tenant_id, u.queue;
-comment on view ojs._shard_numbers is 'Jobs available and active per tenant and queue, without the waits, which cost the most.';
+comment on view ojs._shard_numbers is
+'Jobs available and active per tenant and queue. Without the waits, which are the expensive part of
+ojs.shard_stats.';
 comment on column ojs._shard_numbers.tenant_id is 'The tenant.';
 comment on column ojs._shard_numbers.queue is 'The queue.';
-comment on column ojs._shard_numbers.available is 'Jobs that could be handed out.';
-comment on column ojs._shard_numbers.active is 'Jobs in workers'' hands.';
+comment on column ojs._shard_numbers.available is 'Jobs that are available.';
+comment on column ojs._shard_numbers.active is 'Jobs that are active.';
 
 create or replace function ojs._waiting_servers() returns table (queue text, servers bigint)
 language plpgsql stable security definer rows 10 set search_path = pg_catalog, pg_temp
@@ -22,7 +24,8 @@ begin
     return query select w.queue, count(*) from ojs.waiter w where w.expires_at > ojs.now() group by w.queue;
 end;
 $$;
-comment on function ojs._waiting_servers() is 'At how many servers a worker waits for a job of a queue at this moment; only such queues.';
+comment on function ojs._waiting_servers() is
+'At how many servers a worker waits for a job of a queue now; only queues with such servers.';
 
 create or replace function ojs._holders(p_queue text default null, p_tenant text default null)
 returns table (queue text, tenant_id text, worker_id text, jobs bigint)
@@ -38,7 +41,7 @@ begin
         where l.due_at > ojs.now() and (p_queue is null or l.queue = p_queue) and (p_tenant is null or u.tenant_id = p_tenant)
         limit 10000
     ) i
-    -- Each job by its key (limit): a join would read the whole table to find them.
+    -- Read each job by its key (limit): a join would read the whole table.
     cross join lateral (
         select j.worker_id from ojs.job j where j.id = i.id and j.tenant_id = i.tenant_id and j.state = 'active' limit 1
     ) j
@@ -47,7 +50,8 @@ begin
 end;
 $$;
 comment on function ojs._holders(text, text) is
-'Which workers have how many jobs of which queue and tenant in hand, of the 10,000 handed out last whose first leases have not ended.';
+'How many jobs of which queue and tenant each worker holds, among the 10,000 handed out last whose
+first leases have not ended.';
 
 create or replace view ojs.queue_demands with (security_invoker = true) as
 with lately as materialized (
@@ -83,31 +87,36 @@ left join ojs.rule r on r.tenant_id = '' and r.queue = k.queue
 left join ojs.rule a on a.tenant_id = '' and a.queue = ''
 left join lateral (select p.at from ojs.pace p where p.kind = 'queue' and p.name = k.queue order by p.at desc limit 1) h on true;
 comment on view ojs.queue_demands is
-'Who asks for jobs of which queue; one row per queue that has ever had one, or that a worker or a pool names. Costs as much as there are
-pairs of tenant and queue.';
+'Queues, their jobs, and the workers that ask for them.
+One row per queue that has ever had a job, or that a worker or a pool names. Costs as much as
+there are pairs of tenant and queue.';
 comment on column ojs.queue_demands.queue is 'The queue.';
-comment on column ojs.queue_demands.tenants is 'How many tenants have jobs available in it.';
-comment on column ojs.queue_demands.available is 'Jobs that could be handed out.';
-comment on column ojs.queue_demands.active is 'Jobs in workers'' hands.';
-comment on column ojs.queue_demands.waiting_servers is 'At how many servers a FETCH waits for it at this moment.';
-comment on column ojs.queue_demands.workers is 'Registered workers that say they serve it, or ask for it, and are not silent.';
+comment on column ojs.queue_demands.tenants is 'How many tenants have available jobs in it.';
+comment on column ojs.queue_demands.available is 'Jobs that are available.';
+comment on column ojs.queue_demands.active is 'Jobs that are active.';
+comment on column ojs.queue_demands.waiting_servers is
+'At how many servers a FETCH waits for it now.';
+comment on column ojs.queue_demands.workers is
+'Registered workers that say they serve it, or ask for it, and are not silent.';
 comment on column ojs.queue_demands.pools is 'Configured pools that list it; null: none.';
 comment on column ojs.queue_demands.handed_out_at is
-'When a job of it was handed out last, to within ten seconds; null: not within an hour.';
+'When a job of it was last handed out, to within 10 seconds; null: not within an hour.';
 comment on column ojs.queue_demands.paused is 'Whether the queue, or everything, is paused.';
 comment on column ojs.queue_demands.served is
-'Whether somebody asks for it: a FETCH waits, a job runs, or one was handed out within five minutes.';
+'Whether workers ask for it: a FETCH waits, a job runs, or a job was handed out within 5 minutes.';
 
 create or replace view ojs.unserved_queues with (security_invoker = true) as
 select q.queue, q.tenants, q.available, q.workers, q.pools, q.handed_out_at
 from ojs.queue_demands q where q.available > 0 and not q.served and not q.paused;
-comment on view ojs.unserved_queues is 'Queues with jobs that nobody asks for.';
+comment on view ojs.unserved_queues is 'Queues with available jobs that no worker asks for.';
 comment on column ojs.unserved_queues.queue is 'The queue.';
-comment on column ojs.unserved_queues.tenants is 'How many tenants have jobs available in it.';
-comment on column ojs.unserved_queues.available is 'Jobs that could be handed out.';
-comment on column ojs.unserved_queues.workers is 'Registered workers that say they serve it, or asked for it once, and do not ask.';
+comment on column ojs.unserved_queues.tenants is 'How many tenants have available jobs in it.';
+comment on column ojs.unserved_queues.available is 'Jobs that are available.';
+comment on column ojs.unserved_queues.workers is
+'Registered workers that say they serve it, or asked for it once, and do not ask now.';
 comment on column ojs.unserved_queues.pools is 'Configured pools that list it; null: none.';
-comment on column ojs.unserved_queues.handed_out_at is 'When a job of it was handed out last; null: not within an hour.';
+comment on column ojs.unserved_queues.handed_out_at is
+'When a job of it was last handed out; null: not within an hour.';
 
 create or replace view ojs.blocked_tenants with (security_invoker = true) as
 with rule as materialized (
@@ -143,28 +152,33 @@ cross join lateral (
 ) w
 where n.available > 0 and w.n is not null;
 comment on view ojs.blocked_tenants is
-'Tenants with jobs available of which none can be handed out now, per queue, and the first reason. Costs as much as there are pairs of
-tenant and queue.';
+'Tenants of which no available job can be handed out now, per queue, with the first reason.
+Costs as much as there are pairs of tenant and queue.';
 comment on column ojs.blocked_tenants.tenant_id is 'The tenant.';
 comment on column ojs.blocked_tenants.queue is 'The queue.';
-comment on column ojs.blocked_tenants.available is 'Its jobs that could be handed out.';
-comment on column ojs.blocked_tenants.active is 'Its jobs in workers'' hands.';
-comment on column ojs.blocked_tenants.why is 'What holds them back; ojs.explain says of a single job what else does.';
+comment on column ojs.blocked_tenants.available is 'Jobs of it that are available.';
+comment on column ojs.blocked_tenants.active is 'Jobs of it that are active.';
+comment on column ojs.blocked_tenants.why is
+'The first reason that holds them back; ojs.explain lists all reasons of a job.';
 comment on column ojs.blocked_tenants.since is
-'Since when; of a queue that nobody asks for, when one was handed out last; null: not known.';
-comment on column ojs.blocked_tenants.detail is 'Who paused it and why, or how many run of how many; null: nothing more.';
+'Since when; for a queue that no worker asks for, when a job of it was last handed out; null: not
+known.';
+comment on column ojs.blocked_tenants.detail is
+'The role that paused it and its reason, or how many of how many jobs run; null: nothing more.';
 
 create or replace view ojs.longest_waits with (security_invoker = true) as
 select distinct on (s.tenant_id) s.tenant_id, s.queue, s.oldest_wait, s.available, s.active
 from ojs.shard_stats s where s.available > 0
 order by s.tenant_id, s.oldest_wait desc nulls last, s.queue;
 comment on view ojs.longest_waits is
-'Of each tenant with jobs available the queue in which its first job in line has waited for the longest. Costs as ojs.shard_stats.';
+'For each tenant with available jobs, the queue in which its oldest job has waited longest.
+Costs as much as ojs.shard_stats.';
 comment on column ojs.longest_waits.tenant_id is 'The tenant.';
 comment on column ojs.longest_waits.queue is 'The queue.';
-comment on column ojs.longest_waits.oldest_wait is 'How long its first job in line has waited there.';
-comment on column ojs.longest_waits.available is 'Its jobs available there.';
-comment on column ojs.longest_waits.active is 'Its jobs in workers'' hands there.';
+comment on column ojs.longest_waits.oldest_wait is
+'How long its oldest available job has waited there.';
+comment on column ojs.longest_waits.available is 'Jobs of it that are available there.';
+comment on column ojs.longest_waits.active is 'Jobs of it that are active there.';
 
 create or replace view ojs.dead_letter_errors with (security_invoker = true) as
 select d.tenant_id, d.queue, d.type, d.error_type, d.error_code, count(*) as jobs, min(d.at) as first_at, max(d.at) as last_at,
@@ -173,14 +187,15 @@ from (select d.* from ojs.dead_letter d order by d.at desc limit 10000) d
 group by d.tenant_id, d.queue, d.type, d.error_type, d.error_code;
 comment on view ojs.dead_letter_errors is 'The newest 10,000 dead letters by error.';
 comment on column ojs.dead_letter_errors.tenant_id is 'The tenant.';
-comment on column ojs.dead_letter_errors.queue is 'The queue they came from.';
-comment on column ojs.dead_letter_errors.type is 'The jobs'' type.';
+comment on column ojs.dead_letter_errors.queue is 'The queue of the jobs.';
+comment on column ojs.dead_letter_errors.type is 'The type of the jobs.';
 comment on column ojs.dead_letter_errors.error_type is 'Type of their last error.';
 comment on column ojs.dead_letter_errors.error_code is 'Code of their last error.';
-comment on column ojs.dead_letter_errors.jobs is 'How many.';
+comment on column ojs.dead_letter_errors.jobs is 'How many dead letters.';
 comment on column ojs.dead_letter_errors.first_at is 'When the first of these was discarded.';
-comment on column ojs.dead_letter_errors.last_at is 'When the last one was.';
-comment on column ojs.dead_letter_errors.last_id is 'The last one, for ojs.dead_letter_info.';
+comment on column ojs.dead_letter_errors.last_at is 'When the last of these was discarded.';
+comment on column ojs.dead_letter_errors.last_id is
+'The job discarded last, for ojs.dead_letter_info.';
 
 create or replace view ojs.lost_attempts with (security_invoker = true) as
 select r.tenant_id, r.queue, r.job_type, r.cause, count(*) as attempts, count(distinct r.job_id) as jobs,
@@ -190,19 +205,23 @@ from (select r.* from ojs.release r order by r.xid desc, r.seq desc limit 10000)
 where r.cause is not null
 group by r.tenant_id, r.queue, r.job_type, r.cause;
 comment on view ojs.lost_attempts is
-'Attempts that the clock ended because nobody finished them, among the newest 10,000 rows of ojs.release: workers that died, and jobs that
-kill them or take too long.';
+'Attempts that the clock ended because no worker finished them.
+They come from the newest 10,000 rows of ojs.release. Workers died, or jobs kill them or take too
+long.';
 comment on column ojs.lost_attempts.tenant_id is 'The tenant.';
 comment on column ojs.lost_attempts.queue is 'The queue.';
-comment on column ojs.lost_attempts.job_type is 'The jobs'' type.';
+comment on column ojs.lost_attempts.job_type is 'The type of the jobs.';
 comment on column ojs.lost_attempts.cause is
-'worker_death: its worker fell silent; visibility_timeout: its lease ended; timeout: it ran too long.';
+'worker_death: the worker fell silent; visibility_timeout: the lease ended; timeout: the attempt
+ran too long.';
 comment on column ojs.lost_attempts.attempts is 'How many attempts.';
-comment on column ojs.lost_attempts.jobs is 'Of how many jobs; many attempts of few jobs are poison.';
-comment on column ojs.lost_attempts.discarded is 'How many of these attempts were the last.';
+comment on column ojs.lost_attempts.jobs is
+'Of how many jobs; many attempts of few jobs suggest poison jobs.';
+comment on column ojs.lost_attempts.discarded is
+'How many of these attempts were the last of their job.';
 comment on column ojs.lost_attempts.first_at is 'When the first of these ended.';
-comment on column ojs.lost_attempts.last_at is 'When the last one did.';
-comment on column ojs.lost_attempts.last_id is 'The job of the last one.';
+comment on column ojs.lost_attempts.last_at is 'When the last of these ended.';
+comment on column ojs.lost_attempts.last_id is 'The job of the last attempt.';
 
 create or replace view ojs.queue_workers with (security_invoker = true) as
 with worker as materialized (
@@ -219,19 +238,25 @@ where not exists (select from worker w where w.queue = h.queue and w.worker_id =
 union all
 select s.queue, null, null, 'fetch', null, null, null, null, null, null, null, null, null from ojs._waiting_servers() s(queue, servers);
 comment on view ojs.queue_workers is
-'Which worker serves which queue; one row per worker and queue, and one per queue for which a FETCH of any worker waits.';
+'Which worker serves which queue.
+One row per worker and queue, and one per queue for which a FETCH of any worker waits.';
 comment on column ojs.queue_workers.queue is 'The queue.';
-comment on column ojs.queue_workers.tenant_id is 'The tenant it works for, or whose jobs it has; null: all, or several.';
-comment on column ojs.queue_workers.worker_id is 'The worker; null: some that wait for it at this moment.';
+comment on column ojs.queue_workers.tenant_id is
+'The tenant the worker is for, or whose jobs it has; null: all, or several.';
+comment on column ojs.queue_workers.worker_id is
+'The worker; null: workers that wait for the queue now.';
 comment on column ojs.queue_workers.known_by is
-'heartbeat: it has registered or sends heartbeats, and says that it serves the queue, or asks for it; jobs: it has jobs of the queue in
-hand, among the 10,000 handed out last; fetch: a FETCH waits for the queue.';
-comment on column ojs.queue_workers.pool is 'Its pool; null: it has not said.';
-comment on column ojs.queue_workers.state is 'What it does, as it says.';
-comment on column ojs.queue_workers.directive is 'What it is told to do; null: nothing.';
-comment on column ojs.queue_workers.resting is 'Whether FETCH gives it nothing.';
+'How the worker is known. heartbeat: it has registered or sends heartbeats, and says that it serves
+the queue, or asks for it. jobs: it has jobs of the queue, among the 10,000 handed out last.
+fetch: a FETCH waits for the queue.';
+comment on column ojs.queue_workers.pool is 'Its pool; null: it has not named one.';
+comment on column ojs.queue_workers.state is 'Its state, as it reports.';
+comment on column ojs.queue_workers.directive is 'The directive it is given; null: none.';
+comment on column ojs.queue_workers.resting is 'Whether FETCH gives it no jobs.';
 comment on column ojs.queue_workers.stale is 'Whether it has been silent for more than half of the heartbeat timeout.';
-comment on column ojs.queue_workers.active_jobs is 'How many jobs it runs, as it said last; known by its jobs: how many of the queue.';
-comment on column ojs.queue_workers.concurrency is 'How many it can run, as it says.';
-comment on column ojs.queue_workers.hostname is 'Where it runs, as it says.';
-comment on column ojs.queue_workers.last_heartbeat_at is 'When it was heard of last.';
+comment on column ojs.queue_workers.active_jobs is
+'How many jobs it runs, as last reported; if known by its jobs: how many of the queue.';
+comment on column ojs.queue_workers.concurrency is
+'How many jobs it can run at once, as it reports.';
+comment on column ojs.queue_workers.hostname is 'The host it runs on, as it reports.';
+comment on column ojs.queue_workers.last_heartbeat_at is 'When its last heartbeat came.';

@@ -1,5 +1,6 @@
--- Pools of workers in a FETCH: which requests of a call can be served together, and what the configuration of their pool (ojs.pool) makes
--- of them. Deployments without pools, and workers that have registered with none, never come here.
+-- Pools of workers in a FETCH: which requests of a call can be served together, and what the
+-- configuration of their pool (ojs.pool) changes. Not called if no pool is configured and the
+-- workers have registered with none.
 
 create or replace function ojs._in_pool(p_ask ojs.ask, p_queues text[], p_pool text) returns ojs.ask
 language plpgsql stable
@@ -31,6 +32,8 @@ begin
             perform ojs._raise('OJ408', format('a tenant''s login cannot fetch in pool %s, which has a concurrency', v_name),
                 '{"field": "pool"}', 'Its workers fetch over HTTP.');
         end if;
+        -- The limit is exact only under the lane, so the call waits for the lane, however long its
+        -- transaction has been open.
         p_ask.pool_limited := true;
         p_ask.no_lane := false;
     end if;
@@ -47,14 +50,15 @@ begin
 end;
 $$;
 comment on function ojs._in_pool(ojs.ask, text[], text) is
-'What a FETCH asks for as its pool has it; p_queues: the queues it names, paused ones too. A pool that is not configured has no settings of
-its own. Raises validation_error, unsupported.';
+'Applies the configuration of its pool to what a FETCH asks for. p_queues: the queues it names,
+including paused ones. A pool that is not configured has no settings of its own. Raises
+validation_error, unsupported.';
 
 create or replace function ojs._note_fetch(p_tenant text, p_worker_ids text[], p_pool text, p_queues text[]) returns void
 language plpgsql
 as $$
 begin
-    -- A heartbeat that has the row in its hands is not waited for: the next FETCH says it again.
+    -- If a heartbeat has the row locked, skip it: the next FETCH notes the same again.
     update ojs.worker w
     set pool = coalesce(w.pool, p_pool),
         asks = case when not o.anew then w.asks else array(select q from unnest(p_queues) q
@@ -66,18 +70,21 @@ begin
 end;
 $$;
 comment on function ojs._note_fetch(text, text[], text, text[]) is
-'Puts workers that are registered, or send heartbeats, and have named no pool yet into the one that their FETCH names, and notes queues
-that they have not said they serve. Not for callers who may stay in their transaction: they would hold up heartbeats.';
+'Puts registered workers that have named no pool into the pool that their FETCH names, and notes
+queues that they have not said they serve. Not for callers that may stay in their transaction: the
+lock on the row would make heartbeats wait.';
 
 create or replace function ojs._asks_anew(p_says text[], p_asks text[], p_asked_at timestamptz, p_queues text[]) returns boolean
 language sql
 as $$
-    -- A worker that asks for a hundred queues one by one would have its row written by each FETCH.
+    -- Without these bounds, a worker that asks for a hundred queues one by one would have its row
+    -- written by each FETCH.
     select case when p_queues <@ p_says or p_queues <@ p_asks then false when p_asked_at is null then true
         else cardinality(p_asks) + cardinality(p_queues) <= 100 or p_asked_at <= ojs.now() - interval '1 minute' end
 $$;
 comment on function ojs._asks_anew(text[], text[], timestamptz, text[]) is
-'Whether queues that a FETCH names are to be noted of its worker. Becomes part of the query that asks.';
+'Whether the queues that a FETCH names are to be noted in its worker''s row. Becomes part of the
+query that asks.';
 
 create or replace function ojs._serves(p_says text[], p_asks text[]) returns text[]
 language sql immutable
@@ -85,7 +92,8 @@ as $$
     select case when p_asks is null then p_says
         else p_says || array(select a from unnest(p_asks) a where a <> all (p_says) is not false) end
 $$;
-comment on function ojs._serves(text[], text[]) is 'The queues that a worker serves: as it says, and others for which it asks.';
+comment on function ojs._serves(text[], text[]) is
+'The queues that a worker serves: queues that it has named, and others that it asks for.';
 
 create or replace function ojs._isolated_from(p_pool text, p_queue text) returns boolean
 language plpgsql stable
@@ -95,10 +103,10 @@ begin
         where o.isolated and o.tenants is null and o.name <> p_pool and p_queue = any (o.queues));
 end;
 $$;
-comment on function ojs._isolated_from(text, text) is 'Whether another pool has a queue for itself.';
+comment on function ojs._isolated_from(text, text) is 'Whether another pool has a queue isolated.';
 
--- Nothing is counted anywhere: what the journals say since the last tick is added to what they said before. So nothing can be miscounted,
--- whatever happens to a job. All is of one moment, because the function is stable.
+-- There is no counter that could be wrong: the number at the last roll-up, plus the changes in the
+-- journals since then. Both are read with one snapshot, because the function is stable.
 create or replace function ojs._pool_active(p_pool int) returns bigint
 language plpgsql stable
 as $$
@@ -109,7 +117,7 @@ begin
         + (select c.active from ojs._pool_changes(p_pool, v_mark, null) c);
 end;
 $$;
-comment on function ojs._pool_active(int) is 'How many jobs are in the hands of a pool''s workers.';
+comment on function ojs._pool_active(int) is 'How many jobs the workers of a pool run.';
 
 create or replace view ojs._pool_movement with (security_invoker = true) as
 select j.xid, j.pool, j.from_state, j.to_state, j.jobs from ojs.journal j where j.pool is not null
@@ -117,7 +125,7 @@ union all
 select l.xid, l.pool, 'available', 'active', l.jobs from ojs.lease l where l.pool is not null
 union all
 select r.xid, r.pool, r.from_state, r.to_state, 1 from ojs.release r where r.pool is not null;
-comment on view ojs._pool_movement is 'As ojs._movement, of jobs in the hands of pools alone.';
+comment on view ojs._pool_movement is 'The rows of ojs._movement about jobs of pools.';
 
 create or replace function ojs._pool_room(p_pool int) returns int
 language plpgsql stable
@@ -128,7 +136,7 @@ begin
 end;
 $$;
 comment on function ojs._pool_room(int) is
-'How many more jobs the workers of a pool may be given now; null: as many as there are. Exact under the row of ojs.lane.';
+'How many more jobs the workers of a pool may be given now; null: no limit. Exact under the lane.';
 
 create or replace function ojs._without_others(p_ask ojs.ask, p_counts int[], p_queues text[], p_pool text) returns ojs.ask
 language plpgsql stable
@@ -167,8 +175,9 @@ begin
 end;
 $$;
 comment on function ojs._without_others(ojs.ask, int[], text[], text) is
-'What a FETCH asks for without the requests of workers that are to get nothing, and of those that have registered to be served in another
-way than the first one. Raises conflict for a single worker that names another pool than it has registered with.';
+'Leaves out requests of a FETCH that this call does not serve: those of workers that are to get no
+jobs, and those whose pool, strategy or weights differ from those of the first request. Raises
+conflict for a single worker that names another pool than it has registered with.';
 
 create or replace function ojs._way(p_queues text[], p_pool text, p_strategy text, p_weights jsonb) returns jsonb
 language plpgsql immutable
@@ -181,4 +190,5 @@ begin
 end;
 $$;
 comment on function ojs._way(text[], text, text, jsonb) is
-'How requests for some queues are served, so that equal ones are alike: {pool, strategy, weights}, as far as these matter.';
+'The pool, strategy and weights of a request, as far as they matter for its queues. Requests with
+equal values are served together.';

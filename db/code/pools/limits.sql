@@ -1,4 +1,4 @@
--- When the configuration of a pool, or how a FETCH goes over its queues, is refused.
+-- Why the configuration of a pool, or the strategy of a FETCH, is refused.
 
 create or replace function ojs._check_pool_name(p_pool text, p_all boolean default false) returns void
 language plpgsql
@@ -11,7 +11,8 @@ begin
     end if;
 end;
 $$;
-comment on function ojs._check_pool_name(text, boolean) is 'Raises why a text cannot be the name of a pool, or with p_all *.';
+comment on function ojs._check_pool_name(text, boolean) is
+'Raises why a text cannot be the name of a pool. p_all: * is allowed, too.';
 
 create or replace function ojs._read_pool(p_name text, p_config jsonb) returns ojs.pool
 language plpgsql
@@ -25,7 +26,7 @@ begin
     if p_config is null or jsonb_typeof(p_config) <> 'object' then
         perform ojs._raise('OJ400', 'the configuration of a pool must be a JSON object', '{"field": "config"}');
     end if;
-    -- Nulls of fields count as not given, nulls within them do not.
+    -- A member that is null counts as left out; a null within a member does not.
     p_config := (select coalesce(jsonb_object_agg(f.key, f.value) filter (where f.value <> 'null'), '{}') from jsonb_each(p_config) f);
     v_field := (select k from jsonb_object_keys(p_config) k where k <> all (c_known) limit 1);
     if v_field is not null then
@@ -63,7 +64,8 @@ begin
     return ojs._read_prevention(v_pool, jsonb_strip_nulls(p_config -> 'starvation_prevention'));
 end;
 $$;
-comment on function ojs._read_pool(text, jsonb) is 'A pool as ojs.configure_pool is given it. Raises invalid_request, validation_error.';
+comment on function ojs._read_pool(text, jsonb) is
+'Reads the p_config of ojs.configure_pool into a pool. Raises invalid_request, validation_error.';
 
 create or replace function ojs._pool_names(p_names jsonb, p_field text) returns text[]
 language plpgsql
@@ -86,7 +88,7 @@ begin
 end;
 $$;
 comment on function ojs._pool_names(jsonb, text) is
-'The names that a field of a pool holds, each once; null: it is not given. Raises validation_error.';
+'The names in a member of p_config, each once; null: it is left out. Raises validation_error.';
 
 create or replace function ojs._pool_number(p_number jsonb, p_field text, p_least numeric, p_most numeric) returns numeric
 language plpgsql
@@ -103,7 +105,8 @@ begin
 end;
 $$;
 comment on function ojs._pool_number(jsonb, text, numeric, numeric) is
-'The number that a field of a pool holds, an integer where it may be more than 1; null: it is not given. Raises validation_error.';
+'The number in a member of p_config, an integer if p_most is more than 1; null: it is left out.
+Raises validation_error.';
 
 create or replace function ojs._read_prevention(p_pool ojs.pool, p_prevention jsonb) returns ojs.pool
 language plpgsql
@@ -137,7 +140,8 @@ begin
     return p_pool;
 end;
 $$;
-comment on function ojs._read_prevention(ojs.pool, jsonb) is 'A pool with its starvation_prevention. Raises validation_error.';
+comment on function ojs._read_prevention(ojs.pool, jsonb) is
+'Adds starvation_prevention to a pool. Raises validation_error.';
 
 create or replace function ojs._check_strategy(p_strategy text, p_weights jsonb) returns void
 language plpgsql stable
@@ -155,4 +159,5 @@ begin
     end if;
 end;
 $$;
-comment on function ojs._check_strategy(text, jsonb) is 'Raises why a FETCH may not go over its queues like this.';
+comment on function ojs._check_strategy(text, jsonb) is
+'Raises why a strategy, or its weights, is refused.';

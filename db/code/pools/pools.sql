@@ -13,13 +13,16 @@ declare
     v_new ojs.pool;
 begin
     if current_setting('transaction_isolation') <> 'read committed' then
-        -- Else the transaction would not see which queues others have isolated meanwhile.
+        -- In another isolation level the transaction would not see which queues other sessions have
+        -- isolated since it began.
         perform ojs._raise('OJ408', 'pools are configured in transactions of isolation level read committed',
             '{"field": "transaction_isolation"}');
     end if;
     perform ojs._check_pool_name(p_pool, true);
     v_new := ojs._read_pool(p_pool, p_config::jsonb);
     perform ojs._stop_decisions();
+    -- Under the lane: otherwise two calls could isolate the same queue, each without seeing the
+    -- other one.
     perform ojs._check_isolated(v_new);
     select * into v_old from ojs.pool p where p.name = p_pool;
     insert into ojs.pool as p (name, queues, max_concurrency, strategy, weights, isolated, tenants, rotation_interval, min_dispatch_ratio)
@@ -35,16 +38,26 @@ begin
 end;
 $$;
 comment on function ojs.configure_pool(text, anycompatible) is
-'Sets what holds for the workers of a pool, as a whole: what p_config leaves out has its default. queues: whose jobs they get (default
-all); concurrency: how many jobs they may run at once, together (1 to 1000000; default as many as there are); strategy: strict,
-round-robin, weighted or least-loaded, and weights such as {"mail": 3} (default: as each FETCH asks); isolated: workers of other pools get
-no jobs of these queues, which no other isolated pool may have; tenants: whose jobs they get (default all), and with isolated nobody else
-does, whatever the queue; starvation_prevention: {enabled, rotation_interval (ISO 8601, default PT30S), min_dispatch_ratio (default
-0.05)}: a queue with work that gave no job for so long goes next, and each gets that part of the dispatches at least. queues may be an
-object, {"mail": {"weight": 3}}. p_pool: a name, default for workers that name none, or * for all FETCHes: then strategy, weights and
-starvation_prevention only, which go before what pools and workers say. Acts on the next FETCH, on running jobs not at all; against the
-concurrency count those that were handed out since the pool is configured, whatever it was then. Returns the pool. Waits for a running
-dispatch. Needs read committed. Raises invalid_request, validation_error, conflict, unsupported.';
+'Configures a pool of workers as a whole, and returns it.
+It acts on the next FETCH and not on running jobs. Waits for the decision under way. Needs read
+committed.
+p_pool: a name; default for workers that name no pool; or * for all FETCHes: then only strategy,
+weights and starvation_prevention, which go before those of pools and workers.
+p_config: an object; members that are left out have their defaults:
+queues: the queues whose jobs its workers get; default all. May be an object, {"mail": {"weight":
+3}}.
+concurrency: how many jobs its workers may run at once, together, 1 to 1000000; default any
+number. Jobs handed out before the pool was first configured do not count.
+strategy: strict, round-robin, weighted or least-loaded; weights: such as {"mail": 3}; default: as
+each FETCH asks.
+isolated: workers of other pools get no jobs of these queues; only one isolated pool may have a
+queue.
+tenants: the tenants whose jobs its workers get; default all. With isolated, workers of other
+pools get no jobs of these tenants in any queue.
+starvation_prevention: {enabled, rotation_interval (ISO 8601, default PT30S), min_dispatch_ratio
+(default 0.05)}. A queue with work that has given no job for rotation_interval is next; each queue
+gets at least that ratio of the dispatches.
+Raises invalid_request, validation_error, conflict, unsupported.';
 
 -- Configures the pools of a document.
 -- Locks and writes what ojs.configure_pool does.
@@ -68,8 +81,9 @@ begin
 end;
 $$;
 comment on function ojs.configure_pools(anycompatible) is
-'ojs.configure_pool for each pool of a document, {"pool": {...}} or {"pools": [...]}, whose pools have their names in them; all or none.
-Returns the pools. Raises what ojs.configure_pool raises.';
+'Configures each pool of a document by ojs.configure_pool, all or none, and returns the pools.
+p_document: {"pool": {...}} or {"pools": [...]}, each pool with its name.
+Raises what ojs.configure_pool raises.';
 
 -- Removes a pool.
 -- Locks and writes what ojs.configure_pool does.
@@ -99,8 +113,10 @@ begin
 end;
 $$;
 comment on function ojs.delete_pool(text, boolean) is
-'Removes the configuration of a pool, and returns what it was. Its workers are then in a pool that has none: they get jobs of all queues
-that are not isolated. Jobs they run go on. p_confirm: although it has live workers, or isolates something. Waits for a running dispatch.
+'Removes the configuration of a pool, and returns what it was.
+Its workers are then in a pool without configuration: they get jobs of all queues that are not
+isolated. Running jobs go on. Waits for the decision under way.
+p_confirm: required if the pool has live workers or isolates queues or tenants.
 Raises not_found, conflict.';
 
 create or replace function ojs._pool_changed(p_old ojs.pool, p_new ojs.pool) returns void
@@ -108,7 +124,9 @@ language plpgsql
 as $$
 begin
     if p_old.isolated and p_old.tenants is not null then
-        -- Their times may lie far below everybody's, or above, and from now on they are served among all, or others among them.
+        -- While only this pool served its tenants, their times may have moved far below or above
+        -- those of other tenants. From now on all are served together: without this line, one side
+        -- would get nothing until the other has caught up.
         perform ojs._raise_times(s.queue, l, s.unit, p_old.tenants, true)
         from ojs._queues_with_state() q(queue) cross join lateral ojs._state(q.queue) s cross join lateral unnest(s.levels) l;
     end if;
@@ -120,7 +138,8 @@ begin
 end;
 $$;
 comment on function ojs._pool_changed(ojs.pool, ojs.pool) is
-'Has a pool that has changed act from the next decision on. Only under the row of ojs.lane.';
+'Makes the next decision apply a changed pool, and notes the change as an event. Only under the
+lane.';
 
 create or replace function ojs._check_isolated(p_pool ojs.pool) returns void
 language plpgsql
@@ -140,4 +159,5 @@ begin
     end if;
 end;
 $$;
-comment on function ojs._check_isolated(ojs.pool) is 'Raises that two isolated pools would have the same queue or tenant.';
+comment on function ojs._check_isolated(ojs.pool) is
+'Raises an error if two isolated pools would have the same queue or tenant.';

@@ -1,4 +1,4 @@
--- Of which queues somebody takes jobs. Without it, shares and lists of queues would have two opinions.
+-- Which queues workers take jobs from: one definition for shares and for lists of queues.
 
 create or replace function ojs._served_queues() returns table (queue text)
 language plpgsql stable security definer rows 100 set search_path = pg_catalog, pg_temp
@@ -24,5 +24,5 @@ begin
 end;
 $$;
 comment on function ojs._served_queues() is
-'The queues of which somebody takes jobs: a FETCH waits, a job runs, or one was handed out within five minutes. None for a tenant''s login.
-Costs as much as there are pairs of tenant and queue.';
+'The queues that workers take jobs from: a FETCH waits, a job runs, or a job was handed out within
+5 minutes. Empty for a tenant''s login. Costs as much as there are pairs of tenant and queue.';

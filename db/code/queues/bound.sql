@@ -33,7 +33,8 @@ begin
     end if;
 end;
 $$;
-comment on function ojs._check_bound(jsonb) is 'Raises why the bound in the configuration of a queue is refused.';
+comment on function ojs._check_bound(jsonb) is
+'Raises why the bound in the configuration of a queue is refused.';
 
 create or replace function ojs._bound_queue(p_queue text, p_config jsonb) returns void
 language plpgsql
@@ -44,7 +45,8 @@ begin
     if v_depth is null and not exists (select from ojs.quota q where q.tenant_id = '' and q.queue = p_queue) then
         return;
     end if;
-    -- One of them may have been set before, the other one now.
+    -- One of the two members may have been set before and the other one now, so check them
+    -- together.
     perform ojs._check_bound(p_config);
     perform ojs._alone_with_tally();
     perform ojs._set_quota('', p_queue, 'max_depth', case when v_depth is not null then jsonb_strip_nulls(jsonb_build_object(
@@ -52,4 +54,5 @@ begin
     perform ojs._give_room(ojs.now());
 end;
 $$;
-comment on function ojs._bound_queue(text, jsonb) is 'Bounds a queue as its configuration says. Only after ojs._alone_with_queues.';
+comment on function ojs._bound_queue(text, jsonb) is
+'Sets the bound of a queue from its configuration. Only after ojs._alone_with_queues.';

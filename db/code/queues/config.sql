@@ -1,8 +1,10 @@
--- Configuration of queues (ojs-queue-config): what jobs get that do not say themselves, and for how long jobs are kept at least. Called by
--- operators. Queues need not be configured: a trigger on ojs.job exists only while some queue has defaults, and only for those queues.
+-- Configuration of queues (ojs-queue-config): defaults of new jobs, and how long jobs are kept at
+-- least. Called by operators. A queue need not be configured: a trigger on ojs.job exists only
+-- while some queue has defaults, and fires only for jobs of those queues.
 
--- Configures a queue, or only one that nobody has configured.
--- Locks ojs.queue against others who configure, ojs.job for a moment when defaults are set or removed; with tenant_fairness, ojs.lane.
+-- Configures a queue; with p_new, only a queue that has no configuration yet.
+-- Locks ojs.queue against other sessions that configure, and ojs.job for a moment when defaults are
+-- set or removed; with tenant_fairness, ojs.lane.
 -- Writes ojs.queue, queue_weight, tenant_fairness, dispatch_state, and the trigger job_defaults.
 create or replace function ojs.configure_queue(p_queue text, p_config anycompatible default '{}', p_new boolean default false)
 returns ojs.queue
@@ -13,13 +15,13 @@ declare
     v_given     jsonb := p_config::jsonb;
     v_queue     ojs.queue;
     v_retention interval;
-    -- Tenants may read the configuration of a queue, and are not to see each other's weights.
+    -- Tenants may read the configuration of a queue, and must not see the weights of other tenants.
     v_config    jsonb;
 begin
     perform ojs._check_queue_config(v_given);
     v_config := v_given #- '{tenant_fairness, weights}';
     perform ojs._alone_with_queues();
-    -- Asked before that, two calls at once would both find the queue new. 
+    -- Asked before the lock, two calls at once would both find the queue new.
     if p_new and exists (select from ojs.queue q where q.queue = p_queue and q.updated_at is not null) then
         perform ojs._raise('OJ410', format('queue %s is configured already', p_queue), '{"field": "queue"}',
             'Change it without p_new.');
@@ -41,23 +43,37 @@ begin
 end;
 $$;
 comment on function ojs.configure_queue(text, anycompatible, boolean) is
-'Configures a queue for all tenants, and returns it (ojs-queue-config section 6). p_config: fields that are absent stay as they are, null
-removes one. visibility_timeout: seconds, 1 to 604800; default_timeout: seconds of an attempt; default_retry: a retry policy, taken whole
-by jobs that have none; these are what jobs get that do not say themselves, from now on. retention: {completed, discarded, cancelled},
-ISO 8601 durations, at most ojs.settings.retention, which is what is kept; description. tenant_fairness: {enabled, strategy,
-weights, default_weight, unit, priority_scope}, taken whole, acts on the whole backlog from the next dispatch on, for which it waits:
-enabled false: first in, first out across tenants; strategy ''fair-share'' (default), by weight, or ''round-robin'', all tenants
-alike; weights: by tenant, or tenant: and the tenant, 0.000001 to 1000000; default_weight: of tenants without any (docs/scheduling.md
-has the order); unit: what they share, ''jobs'' (default), ''cost'' or ''time''; priority_scope: what priorities order, the jobs of all
-tenants (''queue'', default) or each tenant''s own only (''tenant''). backpressure: {max_depth, warning_threshold}, how many jobs of all
-tenants may not have ended, 1 to 1000000000 (0: any number), beyond which new ones are refused with QUEUE_FULL (ojs-backpressure), and
-the part of it from which on events warn (0.8); max_size is max_depth. p_new: only if the queue has no configuration yet, else duplicate; of
-several such calls at once one succeeds. Raises unsupported for fields that this server does not honour, a longer retention among them,
-invalid_request for unknown ones, validation_error, and backend_unavailable while a transaction stays open that uses
-jobs; with tenant_fairness conflict in a transaction that has fetched jobs. Waits for a session that configures queues.';
+'Configures a queue for all tenants, and returns it (ojs-queue-config section 6).
+p_config: members that are left out stay as they are, null removes one:
+visibility_timeout: seconds, 1 to 604800; default_timeout: seconds of an attempt; default_retry: a
+retry policy, used as a whole. New jobs that do not set these get them.
+retention: {completed, discarded, cancelled}, ISO 8601 durations, at most ojs.settings.retention.
+Jobs are kept for the latter.
+description: text.
+tenant_fairness: {enabled, strategy, weights, default_weight, unit, priority_scope}, replaced as a
+whole. It acts on the whole backlog from the next dispatch on, and waits for the decision under
+way.
+- enabled: false: first in, first out across tenants.
+- strategy: fair-share (default): by weight; round-robin: all tenants have the same weight.
+- weights: by tenant, or by tenant: and the tenant; 0.000001 to 1000000.
+- default_weight: of tenants without a weight (docs/scheduling.md has the order).
+- unit: what tenants share: jobs (default), cost or time.
+- priority_scope: priorities order the jobs of all tenants (queue, default) or only each tenant''s
+own (tenant).
+backpressure: {max_depth, warning_threshold}. max_depth: how many jobs of all tenants may not have
+ended, 1 to 1000000000 (0: any number); further jobs are refused with QUEUE_FULL
+(ojs-backpressure). warning_threshold: the part of it from which on events warn (0.8). max_size is
+another name of max_depth.
+p_new: fail with duplicate if the queue has a configuration; of several such calls at once one
+succeeds.
+Raises unsupported for members that this server does not honour, and for a longer retention;
+invalid_request for unknown ones; validation_error; duplicate; backend_unavailable while a
+transaction that uses jobs stays open; with tenant_fairness, conflict in a transaction that has
+fetched jobs. Waits for a session that configures queues.';
 
 -- Removes the configuration of an empty queue.
--- Locks ojs.queue against others who configure, and ojs.job for a moment when defaults are removed.
+-- Locks ojs.queue against other sessions that configure, and ojs.job for a moment when defaults are
+-- removed.
 -- Writes ojs.queue, queue_weight; makes and drops the trigger job_defaults.
 create or replace function ojs.delete_queue(p_queue text, p_strategy text default 'reject') returns ojs.queue
 language plpgsql security definer set search_path = pg_catalog, pg_temp
@@ -90,10 +106,12 @@ begin
 end;
 $$;
 comment on function ojs.delete_queue(text, text) is
-'Removes the configuration of a queue, with its pause, its own limits and the weights in it; returns what ojs.configure_queue had set,
-nulls if that was nothing. What stays: jobs that have ended, the numbers, so that a queue that ever had a job is still listed in
-ojs.queue_stats, and limits and pauses of single tenants in it. Refused with conflict while jobs there have not ended (p_strategy reject,
-the only one so far). The next job makes the queue anew. Raises conflict, not_found, unsupported, invalid_request, backend_unavailable.';
+'Removes the configuration of a queue, with its pause, its own limits and its weights.
+Returns the configuration as it was; nulls if there was none. Three things stay: jobs that have
+ended; the numbers, so that a queue that ever had a job is still listed in ojs.queue_stats; limits
+and pauses of single tenants in the queue. The next job makes the queue anew.
+p_strategy: reject: refuses with conflict while jobs of the queue have not ended.
+Raises conflict, not_found, unsupported, invalid_request, backend_unavailable.';
 
 create or replace function ojs._check_queue_config(p_config jsonb) returns void
 language plpgsql
@@ -135,7 +153,8 @@ begin
     end loop;
 end;
 $$;
-comment on function ojs._check_queue_config(jsonb) is 'Raises why the configuration of a queue is refused.';
+comment on function ojs._check_queue_config(jsonb) is
+'Raises why the configuration of a queue is refused.';
 
 create or replace function ojs._check_seconds(p_config jsonb, p_field text, p_least int, p_most int) returns void
 language plpgsql immutable
@@ -148,7 +167,8 @@ begin
     end if;
 end;
 $$;
-comment on function ojs._check_seconds(jsonb, text, int, int) is 'Raises that a field is not a number of seconds in a range.';
+comment on function ojs._check_seconds(jsonb, text, int, int) is
+'Raises an error if a member is not a whole number of seconds in a range.';
 
 create or replace function ojs._check_queue_retention(p_retention jsonb) returns void
 language plpgsql
@@ -170,7 +190,7 @@ begin
 end;
 $$;
 comment on function ojs._check_queue_retention(jsonb) is
-'Raises that the retention of a queue has another form than durations by final state.';
+'Raises an error if the retention of a queue is not an object of durations by final state.';
 
 create or replace function ojs._check_retention(p_retention interval, p_queues text[]) returns void
 language plpgsql stable
@@ -178,7 +198,7 @@ as $$
 declare
     v_bad record;
 begin
-    -- Compared in seconds, as partitions are cut.
+    -- In seconds, as partitions are cut: a month has no fixed length.
     select q.queue, r.key, r.value into v_bad
     from ojs.queue q cross join lateral jsonb_each_text(q.config -> 'retention') r
     where q.queue = any (p_queues) and extract(epoch from ojs._duration(r.value)) > extract(epoch from p_retention)
@@ -192,7 +212,7 @@ begin
 end;
 $$;
 comment on function ojs._check_retention(interval, text[]) is
-'Raises that a queue promises to keep jobs for longer than the deployment does.';
+'Raises an error if a queue promises to keep jobs for longer than the deployment does.';
 
 create or replace function ojs._alone_with_queues() returns void
 language plpgsql
@@ -206,8 +226,9 @@ begin
 end;
 $$;
 comment on function ojs._alone_with_queues() is
-'Waits until nobody else configures queues. What follows looks at all of them, and so has to see what the one before wrote. Pausing a
-queue goes on.';
+'Waits until no other session configures queues, and keeps them out until the transaction ends. The
+functions called after it read all queues, so they have to see what the session before has
+written. Pausing a queue does not wait.';
 
 create or replace function ojs._arm_defaults() returns void
 language plpgsql
@@ -222,8 +243,8 @@ begin
 end;
 $$;
 comment on function ojs._arm_defaults() is
-'Has ojs._job_defaults called for the queues that have defaults, and, where the deployment has a default_retry, for jobs without a retry
-policy, but for no others.';
+'Makes the trigger ojs._job_defaults fire for new jobs that may get a default: jobs of queues that
+have defaults, and, if the deployment has a default_retry, jobs without a retry policy.';
 
 create or replace function ojs._arm(p_trigger text, p_when text) returns void
 language plpgsql set lock_timeout = '200ms'
@@ -236,6 +257,8 @@ begin
     if v_now is not distinct from p_when then
         return;
     end if;
+    -- All sessions that use jobs would queue up behind this lock while it waits for a long
+    -- transaction.
     if ojs._held_long(array(select i.inhrelid from pg_inherits i where i.inhparent = 'ojs.job'::regclass) || 'ojs.job'::regclass::oid) then
         perform ojs._raise('OJ503', 'a transaction that stays open holds on to the table of jobs');
     end if;
@@ -250,5 +273,6 @@ begin
 end;
 $$;
 comment on function ojs._arm(text, text) is
-'Has the trigger function of a trigger''s name called for new jobs of which p_when is true; null: for none. Locks the table of jobs for a
-moment when that changes. Only after ojs._alone_with_queues.';
+'Makes a trigger on ojs.job with this condition, or drops it (p_when null). The trigger function
+has the trigger''s name after an underscore. Locks ojs.job for a moment if the condition changes.
+Only after ojs._alone_with_queues.';

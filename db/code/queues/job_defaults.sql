@@ -1,6 +1,8 @@
--- What a new job gets that does not say it: by a trigger that is there only where something is configured (ojs._arm_defaults).
+-- Defaults of new jobs: by a trigger that exists only where defaults are configured
+-- (ojs._arm_defaults).
 
-comment on type ojs._defaults is 'Of a job, what it may get from its queue or the deployment.';
+comment on type ojs._defaults is
+'The attributes of a job that may have a default from its queue or the deployment.';
 
 create or replace function ojs._defaulted(p_queue text, p_given ojs._defaults) returns ojs._defaults
 language plpgsql stable set search_path = pg_catalog, pg_temp
@@ -20,8 +22,8 @@ begin
 end;
 $$;
 comment on function ojs._defaulted(text, ojs._defaults) is
-'What a new job has that its queue, or else the deployment, is configured to give. A job without a policy whose max_attempts is the usual 3
-counts as one that does not say.';
+'Fills in attributes that a new job has not set, from its queue or else from the deployment. A job
+without a retry policy and with max_attempts 3 counts as one that has not set max_attempts.';
 
 create or replace function ojs._has_defaults() returns boolean
 language plpgsql stable
@@ -30,7 +32,8 @@ begin
     return exists (select from pg_trigger t where t.tgrelid = 'ojs.job'::regclass and t.tgname = 'job_defaults');
 end;
 $$;
-comment on function ojs._has_defaults() is 'Whether some jobs get more than they say.';
+comment on function ojs._has_defaults() is
+'Whether any queue or the deployment has defaults for new jobs.';
 
 create or replace function ojs._job_defaults() returns trigger
 language plpgsql set search_path = pg_catalog, pg_temp
@@ -38,7 +41,7 @@ as $$
 declare
     v_has ojs._defaults;
 begin
-    -- A dead letter that comes back is not new.
+    -- A dead letter that moves back from ojs.dead_job is inserted, too, but is not a new job.
     if new.state <> 'discarded' then
         v_has := ojs._defaulted(new.queue, row(new.max_attempts, new.retry, new.timeout_ms, new.visibility_timeout_ms));
         new.max_attempts := v_has.max_attempts;
@@ -49,4 +52,6 @@ begin
     return new;
 end;
 $$;
-comment on function ojs._job_defaults() is 'Trigger: gives a new job what its queue, or else the deployment, is configured to give.';
+comment on function ojs._job_defaults() is
+'Trigger: fills in attributes that a new job has not set, from its queue or else from the
+deployment.';

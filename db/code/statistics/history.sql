@@ -1,9 +1,10 @@
--- History: how many jobs came, ran and ended within some time, of a queue, of a tenant or of all. The numbers of ojs.tally only grow, so
--- it is enough to keep what they were.
+-- History: how many jobs came, ran and ended in a period, of a queue, of a tenant or of all. The
+-- numbers of ojs.tally only grow, so it is enough to keep their values at certain times.
 
--- Keeps what has changed in ojs.tally since the last time, and merges and removes what is old.
--- Locks the row of ojs.tally_mark, if nobody else has; waits for nobody.
--- Writes a row for each queue and tenant with which something happened, at most every minute, and the mark; nothing else.
+-- Keeps what has changed in ojs.tally since the last call, and merges and removes old rows.
+-- Locks the row of ojs.tally_mark (skip locked).
+-- Writes a row for each queue and tenant whose numbers have changed, at most every minute, and the
+-- mark; nothing else.
 create or replace function ojs._keep_history(p_now timestamptz) returns void
 language plpgsql
 as $$
@@ -16,6 +17,8 @@ begin
     if not v_hour and (v_mark.at <= v_mark.history_at or p_now < v_mark.history_at + c_step) and p_now >= v_mark.history_at then
         return;
     end if;
+    -- Not found: another server has the row locked, or has moved it to a higher rev since it was
+    -- read.
     perform from ojs.tally_mark t where t.rev = v_mark.rev for update skip locked;
     if not found then
         return;
@@ -37,13 +40,15 @@ begin
 end;
 $$;
 comment on function ojs._keep_history(timestamptz) is
-'Keeps the numbers of ojs.tally in ojs.history, at most every minute. Another server at it: does nothing.';
+'Keeps the numbers of ojs.tally in ojs.history, at most every minute. If another server does it, it
+does nothing.';
 
 create or replace function ojs._merge_history(p_now timestamptz) returns void
 language plpgsql
 as $$
 begin
-    -- Hours are those of UTC: a session at +05:45 would cut other ones. The three hours before, too, in case the clock stood still.
+    -- Hours of UTC: a session at +05:45 would cut other hours. Merge the three hours before, too,
+    -- in case the clock stood still.
     with span as (
         select date_trunc('hour', p_now - interval '1 hour', 'UTC') as tenants,
             date_trunc('hour', p_now - interval '1 day', 'UTC') as queues
@@ -66,7 +71,7 @@ begin
 end;
 $$;
 comment on function ojs._merge_history(timestamptz) is
-'Merges old minutes of ojs.history into hours, and removes what is older than 31 days.';
+'Merges old minutes of ojs.history into hours, and removes rows older than 31 days.';
 
 create or replace function ojs._counts_at(p_queue text, p_tenant text, p_at timestamptz) returns ojs.counts
 language sql stable
@@ -86,16 +91,17 @@ as $$
         row(0, 0, 0, 0, 0, 0)::ojs.counts)
 $$;
 comment on function ojs._counts_at(text, text, timestamptz) is
-'The numbers of ojs.history as they were at some time, as if all had grown evenly within a row; 0 before the first one.';
+'The numbers of ojs.history at some time, as if they had grown evenly within a row; 0 before the
+first row.';
 
 create or replace function ojs._counts_since(p_queue text, p_tenant text, p_now ojs.counts, p_since timestamptz) returns setof ojs.counts
 language sql stable rows 1
 as $$
-    -- Jobs that are retried are discarded no more.
+    -- At least 0: a retry of a dead letter lowers the number of discarded jobs.
     select greatest(p_now.entered - (w.c).entered, 0), greatest(p_now.dispatched - (w.c).dispatched, 0),
         greatest(p_now.completed - (w.c).completed, 0), greatest(p_now.cancelled - (w.c).cancelled, 0),
         greatest(p_now.discarded - (w.c).discarded, 0), greatest(p_now.failed - (w.c).failed, 0)
     from (select ojs._counts_at(p_queue, p_tenant, p_since) as c offset 0) w
 $$;
 comment on function ojs._counts_since(text, text, ojs.counts, timestamptz) is
-'By how much the numbers of a queue, a tenant or all have grown to p_now since some time.';
+'By how much the numbers of a queue, a tenant or all have grown between p_since and p_now.';

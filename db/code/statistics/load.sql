@@ -1,5 +1,5 @@
--- Strategy least-loaded, as far as it is about workers: which requests of a FETCH are served, and which first. A FETCH with another
--- strategy never comes here.
+-- Strategy least-loaded, the part about workers: which requests of a FETCH are served, and in which
+-- order. Not called for other strategies.
 
 create or replace function ojs._by_load(p_ask ojs.ask) returns ojs.ask
 language plpgsql
@@ -10,7 +10,8 @@ begin
             lead(r.start, 1, p_ask.count + 1) over (order by r.n) - r.start as jobs
         from unnest(p_ask.workers, p_ask.lease_ms, p_ask.starts) with ordinality r(worker_id, lease_ms, start, n)
     ), loaded as materialized (
-        -- The session that has the row locked gives the worker jobs in a transaction that is still open. No other session sees how many.
+        -- If another session has the row locked, it is giving the worker jobs in an open
+        -- transaction, and this session cannot see how many: the worker counts as full.
         select r.*, a.active, case when w.concurrency is not null and l.ids is not null then greatest(w.concurrency - a.active, 0)
             when w.concurrency is not null then 0 end as room
         from request r
@@ -24,7 +25,8 @@ begin
         left join lateral (select cardinality(ojs._running(w.tenant_id, w.worker_id, l.ids || b.ids)) as active
             where w.worker_id is not null) a on true
     ), shared as (
-        -- What a worker's requests that were listed before may get counts against those behind.
+        -- If a worker has several requests, what the earlier ones may get counts against the later
+        -- ones.
         select l.*, sum(l.jobs) over (partition by l.worker_id order by l.n) - l.jobs as before from loaded l
     ), bounded as (
         select s.*, case when s.room is null then s.jobs else least(s.jobs, greatest(s.room - s.before, 0)) end as may from shared s
@@ -41,10 +43,11 @@ begin
 end;
 $$;
 comment on function ojs._by_load(ojs.ask) is
-'What a FETCH asks for by strategy least-loaded: the requests of workers with the fewest active jobs first, those of one worker and of like
-ones in the order in which they are listed, and of a worker that has registered with a concurrency no more than it has room for. Workers
-that have not registered come last. Locks the rows of ojs.worker_load, with skip locked, so that what it says of a worker holds until the
-transaction ends: a worker whose row another one has is at its concurrency.';
+'Orders the requests of a FETCH by strategy least-loaded: workers with the fewest active jobs
+first, equal ones in the order of the list, unregistered workers last. A worker that has
+registered with a concurrency gets at most the jobs that it lacks. Locks the rows of
+ojs.worker_load (skip locked), so that the counts hold until the transaction ends; a worker whose
+row another session has locked counts as full.';
 
 create or replace function ojs._note_loads(p_ids uuid[], p_ask ojs.ask) returns void
 language plpgsql
@@ -65,17 +68,20 @@ begin
 end;
 $$;
 comment on function ojs._note_loads(uuid[], ojs.ask) is
-'Notes jobs that ojs.fetch_many has handed out, for ojs._by_load, and forgets those that have ended.';
+'Notes the jobs that ojs.fetch_many has handed out, for ojs._by_load, and removes ended jobs from
+the list.';
 
 create or replace function ojs._running(p_tenant text, p_worker_id text, p_ids uuid[]) returns uuid[]
 language plpgsql stable
 as $$
 begin
-    -- Most of the workers that wait have nothing, and to begin the query costs more than all else that is asked of them.
+    -- Most workers that wait have no jobs, and starting the query costs more than everything else
+    -- here.
     if cardinality(p_ids) > 0 is not true then
         return '{}';
     end if;
-    -- Each job by its key (limit): nothing is known of the ids, and a join would read the whole table to find them.
+    -- Read each job by its key (limit): the planner knows nothing about the ids, and a join would
+    -- read the whole table.
     return array(
         select i.id from (select i as id from unnest(p_ids) i group by i) i
         cross join lateral (
@@ -85,7 +91,7 @@ begin
 end;
 $$;
 comment on function ojs._running(text, text, uuid[]) is
-'Which of these jobs, each once, are active in the hands of a worker; p_tenant: the worker''s, empty: all.';
+'The given jobs, each once, that a worker runs now. p_tenant: the worker''s tenant; empty: all.';
 
 create or replace function ojs._load_rev(p_tenant text, p_worker_id text) returns bigint
 language plpgsql stable
@@ -94,17 +100,19 @@ begin
     return (select l.rev from ojs.worker_load l where l.tenant_id = p_tenant and l.worker_id = p_worker_id order by l.rev desc limit 1);
 end;
 $$;
-comment on function ojs._load_rev(text, text) is 'The rev of the row of a worker that counts.';
+comment on function ojs._load_rev(text, text) is
+'The highest rev of a worker''s rows; the row that has it counts.';
 
 create or replace function ojs._forget_loads(p_tenants text[], p_worker_ids text[]) returns void
 language plpgsql
 as $$
 begin
-    -- A FETCH whose transaction stays open must not keep the clock waiting. A row that it has locked is used again by the next worker of
-    -- this name.
+    -- Skip rows that an open FETCH has locked: the clock must not wait for it. The next worker of
+    -- that name uses such a row again.
     delete from ojs.worker_load l where l.ctid = any (array(
         select l.ctid from unnest(p_tenants, p_worker_ids) w(tenant_id, worker_id)
         join ojs.worker_load l on l.tenant_id = w.tenant_id and l.worker_id = w.worker_id for update of l skip locked));
 end;
 $$;
-comment on function ojs._forget_loads(text[], text[]) is 'Forgets what workers that are no longer registered were handed.';
+comment on function ojs._forget_loads(text[], text[]) is
+'Removes the load of workers that are no longer registered.';

@@ -1,6 +1,8 @@
--- Writes into ojs.pace what was handed out since the last time, and removes what is older than an hour.
--- Locks the row of ojs.tally_mark, if nobody else has; waits for nobody.
--- Writes a row for each queue, tenant and pool of which a job was handed out, at most every ten seconds, and the mark; nothing else.
+-- Writes into ojs.pace what was handed out since the last call, and removes rows older than an
+-- hour.
+-- Locks the row of ojs.tally_mark (skip locked).
+-- Writes a row for each queue, tenant and pool of which a job was handed out, at most every 10
+-- seconds, and the mark; nothing else.
 create or replace function ojs._roll_up_pace() returns void
 language plpgsql
 as $$
@@ -12,6 +14,8 @@ begin
             or not ojs._foreign(v_mark.pace_snapshot) and not exists (select from ojs._leases_since(v_mark.pace_snapshot)) then
         return;
     end if;
+    -- Not found: another server has the row locked, or has moved it to a higher rev since it was
+    -- read.
     perform from ojs.tally_mark t where t.rev = v_mark.rev for update skip locked;
     if not found then
         return;
@@ -22,7 +26,8 @@ begin
         select l.queue, l.pool::text as pool, x.tenant_id, ojs._wait_class(x.wait) as class, count(*) as jobs,
             sum(x.wait::float8) as waited
         from ojs._leases_since(v_mark.pace_snapshot) l cross join lateral unnest(l.tenants, l.waits) x(tenant_id, wait)
-        -- What this transaction handed out itself is not in the snapshot and would be counted twice.
+        -- The snapshot does not hold this transaction: its own rows would be counted now and by the
+        -- next roll-up.
         where not ojs._foreign(v_mark.pace_snapshot) and l.xid is distinct from pg_current_xact_id_if_assigned()
         group by 1, 2, 3, 4
     ), recent as (
@@ -40,18 +45,20 @@ begin
         coalesce(p.jobs_before + p.jobs, 0), coalesce(p.waited_before + p.waited, 0), ojs._waits_sum(p.waits_before, p.waits)
     from recent r
     left join lateral (select p.* from ojs.pace p where p.kind = r.kind and p.name = r.name order by p.at desc limit 1) p on true;
-    -- Not all at once: after a pause of the clock there may be much.
+    -- A bounded number: after a pause of the clock there may be many.
     delete from ojs.pace p where p.ctid = any (array(
         select o.ctid from ojs.pace o where o.at < v_now - interval '1 hour' - ojs._pace_step() order by o.at limit 50000));
 end;
 $$;
 comment on function ojs._roll_up_pace() is
-'Adds the rows of ojs.lease since ojs.tally_mark to ojs.pace, at most every ten seconds. Another server at it: does nothing.';
+'Adds the rows of ojs.lease since ojs.tally_mark to ojs.pace, at most every 10 seconds. If another
+server does it, it does nothing.';
 
 create or replace function ojs._pace_step() returns interval
 language sql immutable
 as $$ select interval '10 seconds' $$;
-comment on function ojs._pace_step() is 'The shortest time between two rows of ojs.pace. Becomes part of the expression that asks.';
+comment on function ojs._pace_step() is
+'The shortest time between two rows of ojs.pace. Becomes part of the expression that asks.';
 
 create or replace function ojs._wait_bounds() returns float8[]
 language sql immutable
@@ -59,12 +66,14 @@ as $$
     select array[0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 28800,
         86400]::float8[]
 $$;
-comment on function ojs._wait_bounds() is 'From how many seconds on a wait belongs to each of the classes in which waits are counted.';
+comment on function ojs._wait_bounds() is
+'The lower bounds of the classes in which waits are counted, seconds.';
 
 create or replace function ojs._wait_class(p_wait float8) returns int
 language sql immutable
 as $$ select greatest(width_bucket(p_wait, ojs._wait_bounds()), 1) $$;
-comment on function ojs._wait_class(float8) is 'The class of a wait. Becomes part of the expression that asks.';
+comment on function ojs._wait_class(float8) is
+'The class of a wait. Becomes part of the expression that asks.';
 
 create or replace function ojs._waits(p_classes int[], p_jobs numeric[]) returns bigint[]
 language sql immutable
@@ -72,7 +81,8 @@ as $$
     select array(select coalesce(sum(u.jobs), 0)::bigint from generate_subscripts(ojs._wait_bounds(), 1) c(class)
         left join unnest(p_classes, p_jobs) u(class, jobs) on u.class = c.class group by c.class order by c.class)
 $$;
-comment on function ojs._waits(int[], numeric[]) is 'How many jobs are in each class of waits, of so many jobs of some classes.';
+comment on function ojs._waits(int[], numeric[]) is
+'How many jobs are in each class of waits. p_jobs: how many jobs of p_classes.';
 
 create or replace function ojs._waits_sum(p_waits bigint[], p_more bigint[], p_less bigint[] default null) returns bigint[]
 language sql immutable
@@ -80,7 +90,8 @@ as $$
     select nullif(array(select coalesce(u.n, 0) + coalesce(u.more, 0) - coalesce(u.less, 0)
         from unnest(p_waits, p_more, p_less) with ordinality u(n, more, less, class) order by u.class), '{}')
 $$;
-comment on function ojs._waits_sum(bigint[], bigint[], bigint[]) is 'p_waits and p_more without p_less, class by class; null: none.';
+comment on function ojs._waits_sum(bigint[], bigint[], bigint[]) is
+'p_waits plus p_more minus p_less, class by class; null: empty.';
 
 create or replace function ojs._percentile(p_waits bigint[], p_part float8) returns interval
 language sql immutable
@@ -96,8 +107,8 @@ as $$
     order by u.class limit 1
 $$;
 comment on function ojs._percentile(bigint[], float8) is
-'How long a part (0.99: 99 of 100) of the jobs had waited at most: an estimate, which takes those of a class as spread evenly over it.
-Null: there were none.';
+'The wait that a part of the jobs (0.99: 99 of 100) did not exceed. An estimate, as if the jobs of
+a class were spread evenly over it. Null: no jobs.';
 
 create or replace function ojs._leases_since(p_from pg_snapshot) returns setof ojs.lease
 language sql stable rows 100
@@ -108,4 +119,5 @@ as $$
     cross join lateral (select l.* from ojs.lease l where l.xid = x.xid offset 0) l
     where pg_visible_in_snapshot(x.xid, (select pg_current_snapshot()))
 $$;
-comment on function ojs._leases_since(pg_snapshot) is 'Rows of ojs.lease that p_from does not see; arguments as for ojs._since.';
+comment on function ojs._leases_since(pg_snapshot) is
+'Rows of ojs.lease that p_from does not see; arguments as for ojs._since.';

@@ -3,7 +3,8 @@ language sql stable
 as $$ select greatest(case when s.retention = '0' then s.journal_retention else least(s.journal_retention, s.retention) end,
     interval '1 minute') from ojs.settings s $$;
 comment on function ojs._journal_retention() is
-'How long the journal is kept: the statistics of the last minute come from it, and it would outweigh jobs that stay for less.';
+'How long rows of the journal are kept. At least a minute, because statistics of the last minute
+come from it; no longer than jobs are kept, or the journal would be larger than they are.';
 
 create or replace function ojs._counted_snapshot() returns pg_snapshot
 language plpgsql stable
@@ -13,16 +14,18 @@ begin
         select c.snapshot
         from ((select t.snapshot from ojs.tally_mark t order by t.rev desc limit 1) union all
             select f.snapshot from ojs._folded() f where exists (select from ojs.rule r where r.most is not null)) c
-        -- Of two moments the earlier one has seen less.
+        -- The earlier of the two snapshots: a row has to stay until both the statistics and the
+        -- fold have read it.
         order by pg_snapshot_xmax(c.snapshot), (select count(*) from pg_snapshot_xip(c.snapshot)) desc limit 1);
 end;
 $$;
 comment on function ojs._counted_snapshot() is
-'What both the statistics and, where rules limit something, ojs.usage have taken in of the journals.';
+'The journals up to which both the statistics and, where rules limit something, ojs.usage have
+counted.';
 
--- Removes journal rows that are old, have been rolled up, and are needed for nothing else.
--- Locks the mark, if nobody else has; waits for nobody.
--- Writes a version of the mark where it has removed something.
+-- Removes journal rows that are old, have been rolled up, and are not needed for anything else.
+-- Locks the row of ojs.clock_mark (skip locked).
+-- Writes a version of the mark if it has removed something.
 create or replace function ojs._prune(p_limit int) returns boolean
 language plpgsql
 as $$
@@ -30,12 +33,12 @@ declare
     v_mark  ojs.clock_mark := ojs._clock_mark();
     v_old   timestamptz := ojs.now() - ojs._journal_retention();
     v_tally pg_snapshot := ojs._counted_snapshot();
-    -- A transaction of which only a part was taken in is not folded yet; its rows must stay.
+    -- A transaction of which only a part has been folded is not folded yet; its rows must stay.
     v_fold  pg_snapshot := (select case when f.part_xid is null then f.snapshot else ojs._snapshot_before(f.snapshot, f.part_xid) end
         from ojs._folded() f);
     v_done  record;
     v_rows  int[];
-    -- Transactions that pruning passes by and has to come back to.
+    -- Transactions that pruning has passed and has to come back to.
     v_open  xid8[];
 begin
     perform from ojs.clock_mark m where m.rev = v_mark.rev for update skip locked;
@@ -69,8 +72,9 @@ begin
 end;
 $$;
 comment on function ojs._prune(int) is
-'Removes journal rows that are old (ojs._journal_retention) and have been folded and rolled up, up to p_limit of each, and returns whether
-there are more. Transactions that stay open keep only their own rows. Another session at it: does nothing.';
+'Removes journal rows that are old (ojs._journal_retention) and have been folded and rolled up, up
+to p_limit of each journal, and returns whether there are more. A transaction that stays open
+keeps only its own rows. If another session prunes, it does nothing.';
 
 create or replace function ojs._prune_journal(
     p_mark ojs.clock_mark, p_old timestamptz, p_tally pg_snapshot, p_fold pg_snapshot, p_limit int, out o_until xid8, out o_left xid8[],
@@ -103,8 +107,8 @@ as $$
     from (select greatest(p_mark.journal, max(g.xid)) as xid, count(*)::int as rows from gone g) u
 $$;
 comment on function ojs._prune_journal(ojs.clock_mark, timestamptz, pg_snapshot, pg_snapshot, int) is
-'Removes old rows of ojs.journal that have been rolled up and, if they say where jobs became available, folded. o_until: how far it
-came; o_left: transactions before that, of which rows had to stay.';
+'Removes old rows of ojs.journal that have been rolled up and, if they have a lo, folded. o_until:
+the transaction up to which it came; o_left: transactions before that of which rows had to stay.';
 
 create or replace function ojs._prune_leases(p_mark ojs.clock_mark, p_old timestamptz, p_tally pg_snapshot, p_limit int, out o_until xid8,
     out o_left xid8[], out o_rows int)
@@ -116,7 +120,8 @@ as $$
         select l.* from unnest(p_mark.open) x(xid)
         cross join lateral (select l.* from ojs.lease l where l.xid = x.xid and l.xid < p_mark.lease offset 0) l
     ), gone as (
-        -- A lease is the reminder of its jobs, so it stays until the clock has seen it.
+        -- A row of ojs.lease tells the clock when its jobs' leases end, so it stays until the
+        -- clock's snapshot has seen it.
         delete from ojs.lease d using line l
         where d.xid = l.xid and d.n = l.n and l.at < p_old and pg_visible_in_snapshot(l.xid, p_tally)
             and pg_visible_in_snapshot(l.xid, p_mark.seen)
@@ -129,8 +134,9 @@ as $$
     from (select greatest(p_mark.lease, max(g.xid)) as xid, count(*)::int as rows from gone g) u
 $$;
 comment on function ojs._prune_leases(ojs.clock_mark, timestamptz, pg_snapshot, int) is
-'Removes old rows of ojs.lease that have been rolled up. Those that have not ended yet become timers. o_until: how far it
-came; o_left: transactions before that, of which rows had to stay.';
+'Removes old rows of ojs.lease that have been rolled up. Leases that have not ended become timers.
+o_until: the transaction up to which it came; o_left: transactions before that of which rows had
+to stay.';
 
 create or replace function ojs._prune_releases(p_mark ojs.clock_mark, p_old timestamptz, p_tally pg_snapshot, p_limit int, out o_until xid8,
     out o_left xid8[], out o_rows int)
@@ -150,5 +156,5 @@ as $$
     from (select greatest(p_mark.release, max(g.xid)) as xid, count(*)::int as rows from gone g) u
 $$;
 comment on function ojs._prune_releases(ojs.clock_mark, timestamptz, pg_snapshot, int) is
-'Removes old rows of ojs.release that have been rolled up. o_until: how far it came; o_left: transactions before that, of which rows had
-to stay.';
+'Removes old rows of ojs.release that have been rolled up. o_until: the transaction up to which it
+came; o_left: transactions before that of which rows had to stay.';

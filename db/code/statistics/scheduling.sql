@@ -1,6 +1,7 @@
 comment on type ojs.pace_sums is
-'Jobs handed out in the last minute, five minutes and hour, how long they had been available, in seconds, in sum, and how many of them for
-how long (classes of ojs._wait_bounds(); null for tenants).';
+'Jobs handed out in the last minute, 5 minutes and hour: how many, the sum of how long they had
+been available in seconds, and how many in each class of waits (ojs._wait_bounds; null for
+tenants).';
 
 create or replace function ojs._pace(p_kind text, p_name text, p_lately ojs.pace_sums) returns table (
     jobs_1m bigint, waited_1m float8, waits_1m bigint[], jobs_5m bigint, waited_5m float8, waits_5m bigint[],
@@ -26,21 +27,23 @@ as $$
     left join lateral (select p.* from ojs._pace_from(p_kind, p_name, '1 hour') p) h on true
 $$;
 comment on function ojs._pace(text, text, ojs.pace_sums) is
-'What was handed out of a queue or tenant, to a pool, or in all: the rows of ojs.pace of that kind and name, and p_lately. A row stands for
-the ten seconds before it, so a window begins up to five seconds sooner or later.';
+'Jobs handed out of a queue or tenant, to a pool, or in all: the rows of ojs.pace of that kind and
+name, plus p_lately. A row stands for the 10 seconds before it, so a window begins up to 5 seconds
+sooner or later.';
 
 create or replace function ojs._pace_from(p_kind text, p_name text, p_span interval) returns setof ojs.pace
 language sql stable rows 1
 as $$
-    -- The time by a query of its own: a function that tells it anew for each row would not be asked of the index.
+    -- The time as a subquery: a function that is evaluated for each row would not be used as a
+    -- condition of the index.
     select p.* from ojs.pace p
     where p.kind = p_kind and p.name = p_name and p.at > (select ojs.now()) - p_span + ojs._pace_step() / 2 order by p.at limit 1
 $$;
 comment on function ojs._pace_from(text, text, interval) is
-'The first row of ojs.pace within so much time. Becomes part of the query that asks.';
+'The first row of ojs.pace within a period. Becomes part of the query that asks.';
 
--- A plan of its own reads the few rows at the end of the journal by index, whatever the planner of the asking query believes about their
--- number.
+-- plpgsql, for a plan of its own: it reads the few rows at the end of the journal by index,
+-- whatever the planner of the calling query assumes about their number.
 create or replace function ojs._lately(p_kind text) returns table (name text, sums ojs.pace_sums)
 language plpgsql stable security definer rows 100 set search_path = pg_catalog, pg_temp
 as $$
@@ -69,7 +72,8 @@ begin
 end;
 $$;
 comment on function ojs._lately(text) is
-'What was handed out since the last roll-up into ojs.pace, per queue or tenant or to each pool, and in all of these under an empty name.';
+'Jobs handed out since the last roll-up into ojs.pace, per queue, tenant or pool (p_kind), and in
+all under an empty name.';
 
 create or replace view ojs.scheduling_stats with (security_invoker = true) as
 with lately as materialized (
@@ -98,11 +102,15 @@ left join lately l on l.name = q.queue
 cross join lateral ojs._pace('queue', q.queue, l.sums)
     s(jobs_1m, waited_1m, waits_1m, jobs_5m, waited_5m, waits_5m, jobs_1h, waited_1h, waits_1h);
 comment on view ojs.scheduling_stats is
-'One row per queue, over all tenants: jobs handed out in the last minute, five minutes and hour (dispatched_), their part of what was
-handed out of all queues (ratio_; null where nothing was), how long they had been available on average (avg_wait_; null where there were
-none), and at most half of them, 95 and 99 of 100 (p50_wait_, p95_wait_, p99_wait_: estimates); available and active jobs now, and how
-long the first in line has waited, as in ojs.queue_stats. A window begins up to five seconds sooner or later. Costs as much as there are
-shards and jobs handed out in the last ten seconds, not jobs.';
+'Jobs handed out and waits, one row per queue, over all tenants.
+In the last minute, 5 minutes and hour (_1m, _5m, _1h); a window begins up to 5 seconds sooner or
+later:
+dispatched_: jobs handed out.
+ratio_: their part of the jobs handed out of all queues; null if there were none.
+avg_wait_: how long they had been available on average; null if there were none.
+p50_wait_, p95_wait_, p99_wait_: the wait that half, 95 and 99 of 100 did not exceed; estimates.
+available, active, oldest_wait: now, as in ojs.queue_stats.
+Costs as much as there are shards and jobs handed out in the last 10 seconds.';
 
 create or replace view ojs.tenant_shares with (security_invoker = true) as
 with lately as materialized (
@@ -153,14 +161,21 @@ left join lately l on l.name = w.tenant_id
 cross join lateral ojs._pace('tenant', w.tenant_id, l.sums)
     s(jobs_1m, waited_1m, waits_1m, jobs_5m, waited_5m, waits_5m, jobs_1h, waited_1h, waits_1h);
 comment on view ojs.tenant_shares is
-'One row per tenant, over all queues: the weight it has in queues that do not say (ojs.queue_weight: in those that do), and its part of
-these weights of all that have jobs active, or available in queues that somebody serves, if any (ideal_share; ojs.queue_demands; null
-where it has none); jobs handed out in the last minute, five minutes and hour (dispatched_), their part of all that were (share_; null
-where none were), how many more they would have been at the ideal share (lag_; negative: fewer; null where it has none now), how long they
-had been available on average (avg_wait_; null where there were none); available and active jobs now. A window begins up to five seconds
-sooner or later. Costs as much as there are shards and jobs handed out in the last ten seconds, not jobs.';
+'Shares of tenants and what they got, one row per tenant, over all queues.
+weight: its weight in queues without weights of their own (ojs.queue_weight has those).
+ideal_share: its part of the weights of all tenants that have active jobs, or available jobs in
+queues that workers serve, if there are such queues (ojs.queue_demands); null if it has no such
+jobs.
+In the last minute, 5 minutes and hour (_1m, _5m, _1h); a window begins up to 5 seconds sooner or
+later:
+dispatched_: jobs handed out.
+share_: their part of all jobs handed out; null if there were none.
+lag_: how many more the ideal share would have been; negative: fewer; null without an ideal share.
+avg_wait_: how long they had been available on average; null if there were none.
+available, active: jobs now.
+Costs as much as there are shards and jobs handed out in the last 10 seconds.';
 
--- As ojs._recent.
+-- plpgsql and security definer for the same reasons as ojs._recent.
 create or replace function ojs._pools_lately() returns table (pool int, active bigint, dispatched bigint)
 language plpgsql stable security definer rows 10 set search_path = pg_catalog, pg_temp
 as $$
@@ -170,7 +185,8 @@ begin
     return query select p.id, c.* from ojs.pool p cross join lateral ojs._pool_changes(p.id, v_mark, null) c;
 end;
 $$;
-comment on function ojs._pools_lately() is 'Changes of the numbers in ojs.pool_tally that are visible now and not rolled up yet.';
+comment on function ojs._pools_lately() is
+'Changes of the numbers in ojs.pool_tally that are visible now and not rolled up yet.';
 
 create or replace view ojs._pool_use with (security_invoker = true) as
 select u.pool, sum(u.active)::bigint as active, sum(u.dispatched)::bigint as dispatched
@@ -180,7 +196,8 @@ from (
     select l.pool, l.active, l.dispatched from ojs._pools_lately() l
 ) u
 group by u.pool;
-comment on view ojs._pool_use is 'Jobs that the workers of each pool run, and that they were handed, ever; no row: none.';
+comment on view ojs._pool_use is
+'Jobs that the workers of each pool run, and that they were ever handed; no row: none.';
 
 create or replace view ojs.pool_stats with (security_invoker = true) as
 with lately as materialized (
@@ -215,7 +232,11 @@ cross join lateral ojs._pace('pool', p.id::text, l.sums)
     s(jobs_1m, waited_1m, waits_1m, jobs_5m, waited_5m, waits_5m, jobs_1h, waited_1h, waits_1h)
 left join ojs._pool_use n on n.pool = p.id;
 comment on view ojs.pool_stats is
-'One row per configured pool, and * for what holds for all FETCHes: what ojs.configure_pool has set (null: nothing); active_workers: those
-registered in it; active_jobs: jobs that its workers run; utilization: their part of max_concurrency (null: no limit); dispatched: jobs
-handed out to its workers, ever; in the last minute, five minutes and hour dispatched_, their part of all that was handed out (ratio_), and
-how long they had been available (avg_wait_, p50_wait_, p95_wait_, p99_wait_), as in ojs.scheduling_stats.';
+'Configuration and numbers of pools, one row per configured pool, and * for all FETCHes.
+The columns of ojs.configure_pool: null if not set.
+active_workers: workers registered in it.
+active_jobs: jobs that its workers run; utilization: their part of max_concurrency (null: no
+limit).
+dispatched: jobs ever handed out to its workers.
+dispatched_, ratio_, avg_wait_, p50_wait_, p95_wait_, p99_wait_: as in ojs.scheduling_stats;
+ratio_ is its part of all jobs handed out.';

@@ -1,11 +1,12 @@
 comment on table ojs.shard is
-'Each pair of a tenant and a queue that has ever had a job, in the order in which ojs.tally first knew of them: those that came first have
-series of their own in metrics. One row for good.';
+'Each pair of a tenant and a queue that has ever had a job, in the order in which ojs.tally first
+knew of them. The first ones have series of their own in metrics. A row is never removed.';
 comment on column ojs.shard.tenant_id is 'The tenant.';
 comment on column ojs.shard.queue is 'The queue.';
-comment on column ojs.shard.n is 'Grows in the order in which they came.';
+comment on column ojs.shard.n is 'Number of the pair; later pairs have higher numbers.';
 comment on column ojs.shard.moved is
-'Jobs that were enqueued here and are counted in another queue since they were retried there: a counter must not go back.';
+'How many jobs were enqueued here and moved to another queue by a retry. Added to the count, so
+that a counter never goes back.';
 comment on column ojs.shard.created_at is 'When ojs.tally first knew of the pair, within seconds of its first job.';
 
 create or replace function ojs._number_shards() returns trigger
@@ -21,8 +22,8 @@ begin
 end;
 $$;
 comment on function ojs._number_shards() is
-'Trigger: gives a number to each pair of tenant and queue that ojs.tally did not know. The roll-up inserts such rows only; all others it
-updates.';
+'Trigger: numbers each pair of tenant and queue that is new in ojs.tally. The roll-up inserts rows
+only for new pairs and priorities; otherwise it updates.';
 
 create or replace function ojs._tenant_gauges(p_tenants int)
 returns table (tenant_id text, queue text, depth bigint, active bigint, enqueued bigint, processed bigint, failed bigint, share float8)
@@ -35,7 +36,9 @@ as $$
             from ojs.shard s
         ) s
     ), numbers as materialized (
-        -- What is not rolled up yet and has no number is left out: it would be among the others now, and not in two seconds.
+        -- A pair that the roll-up has not seen has no number, and the join below leaves it out.
+        -- Under _other now and under its own name 2 seconds later, it would make a counter of
+        -- _other go back.
         select u.tenant_id, u.queue, sum(u.available) as available, sum(u.active) as active, sum(u.total) as total,
             sum(u.completed) as completed, sum(u.failed) as failed
         from (select t.* from ojs.tally t union all select r.* from ojs._recent() r) u
@@ -65,7 +68,9 @@ as $$
     group by h.tenant_id
 $$;
 comment on function ojs._tenant_gauges(int) is
-'What metrics say of tenants. A row for each tenant and queue: jobs available (depth) and active now, enqueued ever, attempts that ended in
-completion or failure (processed), and that failed, ever. A row for each tenant with an empty queue: its part of what was handed out in the
-last minute (share). The p_tenants that came first are named, and of each its first 20 queues; all else is added up under _other. Reads
-ojs.tally, ojs.pace and what is new since; no job.';
+'The numbers about tenants for metrics.
+A row per tenant and queue: available (depth) and active jobs now; jobs enqueued, attempts
+completed or failed (processed), and attempts failed, ever. A row per tenant with an empty queue:
+its share of the jobs handed out in the last minute. The first p_tenants tenants are named, each
+with its first 20 queues; the rest is added up as _other. Reads ojs.tally, ojs.pace and the
+journals since; no job.';

@@ -2,7 +2,8 @@ create or replace function ojs._moved(p_from ojs.job_state, p_to ojs.job_state, 
 language sql immutable
 as $$ select (p_to = p_state)::int - (p_from is not distinct from p_state)::int $$;
 comment on function ojs._moved(ojs.job_state, ojs.job_state, ojs.job_state) is
-'By how much a move of one job changes the number of those in p_state: 1, 0 or -1. Becomes part of the expression that asks.';
+'By how much a move of one job changes the number of jobs in p_state: 1, 0 or -1. Becomes part of
+the expression that asks.';
 
 create or replace function ojs._changes(p_from pg_snapshot, p_to pg_snapshot) returns setof ojs.tally
 language sql stable rows 100
@@ -19,15 +20,17 @@ as $$
         coalesce(sum(m.jobs) filter (where m.from_state is null), 0),
         sum(m.failed), coalesce(sum(m.jobs) filter (where m.to_state = 'active'), 0), 0::bigint
     from ojs._since(p_from, p_to, false) m
-    -- Rows that count no jobs are for decisions.
+    -- Rows with 0 jobs are there for decisions.
     where m.jobs <> 0
     group by m.tenant_id, m.queue, m.priority
 $$;
 comment on function ojs._changes(pg_snapshot, pg_snapshot) is
-'What the journals add to the numbers of ojs.tally between two snapshots; arguments as for ojs._since.';
+'The changes of the numbers in ojs.tally between two snapshots, by the journals; arguments as for
+ojs._since.';
 
--- A plan of its own reads the few rows at the end of the journals by index, whatever the planner of the asking query believes about their
--- number. The function has its owner's rights, because a row of ojs.lease names jobs of several tenants, which no policy could divide.
+-- plpgsql, for a plan of its own: it reads the few rows at the end of the journals by index,
+-- whatever the planner of the calling query assumes about their number. security definer, because a
+-- row of ojs.lease names jobs of several tenants, which no policy could separate.
 create or replace function ojs._recent() returns setof ojs.tally
 language plpgsql stable security definer rows 100 set search_path = pg_catalog, pg_temp
 as $$
@@ -40,11 +43,12 @@ begin
 end;
 $$;
 comment on function ojs._recent() is
-'Changes of the numbers in ojs.tally that are visible now and not rolled up yet. A tenant gets its own.';
+'Changes of the numbers in ojs.tally that are visible now and not rolled up yet. A tenant gets its
+own.';
 
--- Adds what the journals say since the last time to ojs.tally.
--- Locks the row of ojs.tally_mark, if nobody else has; waits for nobody.
--- Writes a version of each row that changes and of the mark; nothing where nothing has happened.
+-- Adds what the journals have had since the last call to ojs.tally.
+-- Locks the row of ojs.tally_mark (skip locked).
+-- Writes a version of each row that changes and of the mark; nothing if nothing has happened.
 create or replace function ojs._roll_up() returns int
 language plpgsql
 as $$
@@ -52,22 +56,27 @@ declare
     v_mark ojs.tally_mark;
     v_rows int;
 begin
-    -- Without this look, an idle system would lock the mark and write at every tick.
+    -- Without this check, an idle system would lock the mark and write at every tick.
     select t.* into v_mark from ojs.tally_mark t order by t.rev desc limit 1;
     if not ojs._foreign(v_mark.snapshot)
             and not exists (select from ojs._since(v_mark.snapshot, null, false) s where s.jobs <> 0) then
         return 0;
     end if;
+    -- Not found: another server has the row locked, or has moved it to a higher rev since it was
+    -- read.
     perform from ojs.tally_mark t where t.rev = v_mark.rev for update skip locked;
     if not found then
         return 0;
     end if;
     if exists (select from ojs._movement m where m.xid = pg_current_xact_id() and m.lo is not null)
             or exists (select from ojs._movement m where m.xid = pg_current_xact_id() and m.lo is null) then
-        -- What this transaction did itself is not in the snapshot and would be counted twice: now and by the next tick.
+        -- The snapshot does not hold this transaction: its own rows would be counted now and by the
+        -- next tick.
         return 0;
     end if;
     if ojs._foreign(v_mark.snapshot) then
+        -- The snapshot is of another cluster, as after a restore: its transaction ids mean nothing
+        -- here.
         perform ojs._recount(), ojs._count_quotas();
         perform ojs._meet_all() where exists (select from ojs.tier r where r.name = 'default');
         update ojs.tally_mark t set rev = t.rev + 1, snapshot = ojs._snapshot(), at = ojs.now() where t.rev = v_mark.rev;
@@ -76,7 +85,8 @@ begin
     with mark as materialized (
         select ojs._snapshot() as snapshot
     ), recent as materialized (
-        -- By spot: by the key, a plan that was made while there were few rows would compare each with each that changes.
+        -- Find rows by ctid. By the key, a plan made while the table was small would compare every
+        -- row with every change.
         select r.*, t.spot
         from ojs._changes(v_mark.snapshot, null) r
         left join lateral (select t.ctid as spot from ojs.tally t where t.tenant_id = r.tenant_id and t.queue = r.queue
@@ -105,8 +115,8 @@ begin
 end;
 $$;
 comment on function ojs._roll_up() is
-'Adds the movements since ojs.tally_mark to ojs.tally and moves the mark, in one statement: exact whenever it is read. Another server at
-it: does nothing.';
+'Adds the movements since ojs.tally_mark to ojs.tally and moves the mark, in one statement, so that
+every reader sees both or neither. If another server does it, it does nothing.';
 
 create or replace function ojs._pool_changes(p_pool int, p_from pg_snapshot, p_to pg_snapshot)
 returns table (active bigint, dispatched bigint)
@@ -124,7 +134,8 @@ as $$
     ) m
 $$;
 comment on function ojs._pool_changes(int, pg_snapshot, pg_snapshot) is
-'What the journals add to the numbers of a pool in ojs.pool_tally between two snapshots, as ojs._since has them; p_to null: up to now.';
+'The changes of the numbers of a pool in ojs.pool_tally between two snapshots, by the journals, as
+for ojs._since; p_to null: up to now.';
 
 create or replace function ojs._roll_up_pools(p_from pg_snapshot) returns void
 language plpgsql
@@ -143,7 +154,8 @@ begin
     from recent r where t.pool = r.pool and t.rev = r.rev;
 end;
 $$;
-comment on function ojs._roll_up_pools(pg_snapshot) is 'Adds to ojs.pool_tally what lies between a snapshot and that of ojs.tally_mark.';
+comment on function ojs._roll_up_pools(pg_snapshot) is
+'Adds to ojs.pool_tally the changes between p_from and the snapshot of ojs.tally_mark.';
 
 create or replace function ojs._recount() returns void
 language plpgsql
@@ -172,4 +184,5 @@ begin
     end if;
 end;
 $$;
-comment on function ojs._recount() is 'Makes ojs.tally anew from the jobs, and ojs.pool_tally. Reads all of them.';
+comment on function ojs._recount() is
+'Makes ojs.tally and ojs.pool_tally anew from the jobs. Reads all jobs.';

@@ -36,8 +36,9 @@ begin
 end;
 $$;
 comment on function ojs._oldest_aside() is
-'Per queue, priority and tenant the time of the oldest job that is available and behind its tenant''s cursor: to be revisited,
-or locked when its turn came. The caller''s to see only.';
+'Per queue, priority and tenant, since when the oldest job has been available that is behind its
+tenant''s cursor: in a range to be revisited, or passed because another session had it locked. A
+caller gets what it may see.';
 
 create or replace function ojs._arrivals() returns setof ojs._movement
 language plpgsql stable security definer rows 100 set search_path = pg_catalog, pg_temp
@@ -51,10 +52,13 @@ begin
     return query select u.* from ojs._unfolded() u where u.to_state = 'available' and (v_tenant is null or u.tenant_id = v_tenant);
 end;
 $$;
-comment on function ojs._arrivals() is 'Jobs that became available since the last decision, per statement. The caller''s to see only.';
+comment on function ojs._arrivals() is
+'Jobs that became available since the last decision, a row per statement. A caller gets what it may
+see.';
 
--- Adds, per tenant, queue and priority, what the journals say since the roll-up to the tally, and what came since the last decision and may
--- lie before a cursor. In order, or a query for the first hundred rows would wait until the first job of each line has been found.
+-- Per tenant, queue and priority: the tally, plus the changes in the journals since the roll-up;
+-- and jobs that came since the last decision and may be behind a cursor. In order: otherwise a
+-- query for the first hundred rows would wait until the oldest job of every row has been found.
 create or replace view ojs._shard_sums as
 select n.*, u.lo, least(b.oldest_at, a.oldest_at) as aside_at
 from (
@@ -75,7 +79,8 @@ from (
     ) u
     group by u.tenant_id, u.queue, u.priority
 ) n
--- From the lowest one of those that committed late the line is searched. Jobs that came back are looked up one by one.
+-- Jobs that committed late: the search for the oldest job begins at the lowest lo. Jobs that came
+-- back are looked up one by one.
 left join (
     select u.tenant_id, u.queue, u.priority, min(u.lo) as lo from ojs._arrivals() u where u.from_state is distinct from 'available'
     group by u.tenant_id, u.queue, u.priority
@@ -90,11 +95,12 @@ left join (
 left join ojs._oldest_aside() a on a.queue = n.queue and a.priority = n.priority and a.tenant_id = n.tenant_id
 order by n.tenant_id, n.queue, n.priority;
 comment on view ojs._shard_sums is
-'Numbers of jobs per (tenant, queue, priority) as of now, and what lies before the cursor; beside these a row of zeros without a queue for
-each tenant that is configured.';
+'Numbers of jobs per (tenant, queue, priority) now, and where the oldest job may be; and a row of
+zeros without a queue for each configured tenant.';
 
--- Everything by key, row by row: the state of fairness of one tenant would else be found by reading that of all. Expressions that nobody
--- reads are left out. The effective priority is as in ojs._rank, which not everybody who reads may call.
+-- Everything by key, row by row: otherwise the state of fairness of one tenant would be found by
+-- reading that of all. PostgreSQL leaves out expressions of columns that are not read. The
+-- effective priority is that of ojs._rank, which some readers may not call.
 create or replace view ojs._shard_counts as
 select n.tenant_id, n.queue, n.priority, n.scheduled, n.available, n.pending, n.active, n.retryable, n.completed, n.cancelled,
     n.discarded, n.total, n.failed, n.dispatched,
@@ -104,7 +110,8 @@ select n.tenant_id, n.queue, n.priority, n.scheduled, n.available, n.pending, n.
           and j.seq > coalesce(least(case (n.fair).job_priority when n.priority then (n.fair).head
                 else (select c.head from unnest((n.fair).cursors) c where c.job_priority = n.priority) end, n.lo - 1), 0)
         order by j.seq limit 1)) end as oldest_at,
-    -- Where priorities of a tenant share one state, it counts beside that of its next jobs.
+    -- Where priorities of a tenant share one state, it counts in the row of the priority of its
+    -- next jobs.
     case when (n.fair).ready and (n.fair).job_priority = n.priority then coalesce((
         select ojs._deficit(l.low, (n.fair).vtime, (n.fair).weight)
         from (select s.* from ojs.dispatch_state s where s.queue = n.queue order by s.rev desc limit 1) s
@@ -121,7 +128,8 @@ from (
     from ojs._shard_sums n order by n.tenant_id, n.queue, n.priority
 ) n;
 comment on view ojs._shard_counts is
-'As ojs._shard_sums, with when the first in line became available, and the tenant''s deficit at this moment.';
+'The rows of ojs._shard_sums, with since when the oldest available job has been available, and the
+tenant''s deficit now.';
 
 create or replace view ojs._shard_groups as
 select c.tenant_id, c.queue, sum(c.scheduled)::bigint as scheduled, sum(c.available)::bigint as available,
@@ -130,7 +138,7 @@ select c.tenant_id, c.queue, sum(c.scheduled)::bigint as scheduled, sum(c.availa
     min(c.oldest_at) as oldest_at, sum(c.total)::bigint as total_jobs, sum(c.failed)::bigint as failed,
     sum(c.dispatched)::bigint as dispatched
 from ojs._shard_counts c where c.queue <> '' group by c.tenant_id, c.queue order by c.tenant_id, c.queue;
-comment on view ojs._shard_groups is 'What ojs.shard_stats shows, of all tenants.';
+comment on view ojs._shard_groups is 'The rows of ojs.shard_stats, of all tenants.';
 
 create or replace view ojs._tenant_groups as
 select c.tenant_id, sum(c.available)::bigint as backlog, sum(c.active)::bigint as active, sum(c.scheduled)::bigint as scheduled,
@@ -138,17 +146,19 @@ select c.tenant_id, sum(c.available)::bigint as backlog, sum(c.active)::bigint a
     sum(c.cancelled)::bigint as cancelled, sum(c.discarded)::bigint as discarded, sum(c.failed)::bigint as failed,
     sum(c.total)::bigint as total_jobs, min(c.oldest_at) as oldest_at, sum(c.deficit) as deficit, sum(c.dispatched)::bigint as dispatched
 from ojs._shard_counts c group by c.tenant_id order by c.tenant_id;
-comment on view ojs._tenant_groups is 'What ojs.tenant_stats adds up, of all tenants.';
+comment on view ojs._tenant_groups is 'The sums for ojs.tenant_stats, of all tenants.';
 
 create or replace function ojs._own_shard_groups(p_tenant text) returns setof ojs._shard_groups
 language sql stable strict security definer rows 10 set search_path = pg_catalog, pg_temp
 as $$ select s.* from ojs._shard_groups s where s.tenant_id = case p_tenant when ojs.current_tenant() then p_tenant end $$;
-comment on function ojs._own_shard_groups(text) is 'The rows of ojs._shard_groups of the caller''s tenant; for another tenant none.';
+comment on function ojs._own_shard_groups(text) is
+'The rows of ojs._shard_groups of the caller''s tenant; empty for another tenant.';
 
 create or replace function ojs._own_tenant_groups(p_tenant text) returns setof ojs._tenant_groups
 language sql stable strict security definer rows 1 set search_path = pg_catalog, pg_temp
 as $$ select s.* from ojs._tenant_groups s where s.tenant_id = case p_tenant when ojs.current_tenant() then p_tenant end $$;
-comment on function ojs._own_tenant_groups(text) is 'The row of ojs._tenant_groups of the caller''s tenant; for another tenant none.';
+comment on function ojs._own_tenant_groups(text) is
+'The row of ojs._tenant_groups of the caller''s tenant; empty for another tenant.';
 
 create or replace view ojs.shard_stats as
 select l.tenant_id, l.queue, l.scheduled, l.available, l.pending, l.active, l.retryable, l.completed, l.cancelled, l.discarded,
@@ -158,12 +168,15 @@ from (
     union all
     select s.* from ojs._only_tenant() t(tenant_id) cross join lateral ojs._own_shard_groups(t.tenant_id) s
 ) l
--- One moment for all rows. With a function that tells another each time, the planner would do all of the view before a limit.
+-- One time for all rows. With a function that is evaluated for each row, the planner would compute
+-- the whole view before it applies a limit.
 cross join (select ojs.now() as now) c;
 comment on view ojs.shard_stats is
-'One row per tenant and queue: jobs by state now (scheduled, available, pending, active, retryable) and ever (completed, cancelled,
-discarded, total_jobs, dispatched; failed counts attempts), and how long the first in line has waited. Exact as of the reading
-transaction; costs as much as there are rows, not jobs.';
+'Numbers of jobs, one row per tenant and queue.
+scheduled, available, pending, active, retryable: jobs now.
+completed, cancelled, discarded, total_jobs, dispatched: jobs ever; failed: attempts ever.
+oldest_wait: how long the oldest available job has waited.
+Exact for the reading transaction. Costs as much as there are rows, not jobs.';
 
 create or replace view ojs.queue_stats as
 select s.queue, s.scheduled, s.available, s.pending, s.active, s.retryable, s.completed, s.cancelled, s.discarded, s.oldest_wait,
@@ -179,7 +192,8 @@ from (
             s.total_jobs, s.failed
         from ojs.shard_stats s
         union all
-        -- Of these types, or the planner would find the first jobs in line for readers of other columns, too.
+        -- With these types the planner can leave the branch out; otherwise it would find the oldest
+        -- jobs for readers of other columns, too.
         select n.queue, 0::bigint, 0::bigint, 0::bigint, 0::bigint, 0::bigint, 0::bigint, 0::bigint, 0::bigint, null::interval, 0::bigint,
             0::bigint
         from (select q.queue from ojs.queue q union all select r.queue from ojs.rule r where r.tenant_id = '' and r.queue <> '') n
@@ -188,16 +202,18 @@ from (
 ) s
 left join ojs.rule c on c.tenant_id = '' and c.queue = s.queue;
 comment on view ojs.queue_stats is
-'One row per queue: as ojs.shard_stats, summed over the tenants the reader may see; tenants: how many have jobs available or
-active; paused: dispatch stands still.';
+'Numbers of jobs, one row per queue.
+As in ojs.shard_stats, summed over the tenants that the reader may see.
+tenants: how many have available or active jobs.
+paused: whether dispatch of the queue is paused.';
 
--- A tenant's login may not read ojs.queue_weight, so that the views cannot ask ojs._weight_in.
+-- A tenant's login may not read ojs.queue_weight, so the views cannot call ojs._weight_in.
 create or replace view ojs._usual_weight as
 select (select w.weight from ojs.queue_weight w where w.queue = '' and w.tenant_id = '*') as alike,
     coalesce((select w.weight from ojs.queue_weight w where w.queue = '' and w.tenant_id = ''), 1) as fallback;
 comment on view ojs._usual_weight is
-'The weights of tenants in queues that do not say, as ojs._weight_in has them: alike, else a tenant''s own, else fallback. One row, of
-no tenant.';
+'The weights of tenants in queues without weights of their own, as ojs._weight_in has them: alike,
+else the tenant''s own, else fallback. One row.';
 
 create or replace view ojs._served_tenants as
 select n.tenant_id, coalesce(w.alike, coalesce(t.weight, w.fallback) * coalesce(t.throttle, 1)) as weight
@@ -214,20 +230,23 @@ left join ojs.tenant t on t.tenant_id = n.tenant_id
 cross join ojs._usual_weight w
 where ojs._reads_all();
 comment on view ojs._served_tenants is
-'The tenants that have jobs available or active in queues that somebody serves, and their weights. Nothing for a tenant''s login.';
+'The tenants that have available or active jobs in queues that workers serve, and their weights.
+Empty for a tenant''s login.';
 
 create or replace view ojs._tenant_names with (security_invoker = true) as
 select n.tenant_id
 from (select t.tenant_id from ojs.tally t union select r.tenant_id from ojs._recent() r union select t.tenant_id from ojs.tenant t) n
 where ojs._reads_all();
-comment on view ojs._tenant_names is 'The tenants of ojs.tenant_stats, at the cost of their names alone. Nothing for a tenant''s login.';
+comment on view ojs._tenant_names is
+'The tenants of ojs.tenant_stats, without the cost of their numbers. Empty for a tenant''s login.';
 
 create or replace view ojs._queue_names with (security_invoker = true) as
 select n.queue
 from (select t.queue from ojs.tally t union select r.queue from ojs._recent() r union select q.queue from ojs.queue q
     union select r.queue from ojs.rule r where r.tenant_id = '' and r.queue <> '') n
 where ojs._reads_all();
-comment on view ojs._queue_names is 'The queues of ojs.queue_stats, at the cost of their names alone. Nothing for a tenant''s login.';
+comment on view ojs._queue_names is
+'The queues of ojs.queue_stats, without the cost of their numbers. Empty for a tenant''s login.';
 
 create or replace view ojs.tenant_stats as
 select s.tenant_id, coalesce(u.alike, c.weight, u.fallback) as weight,
@@ -250,13 +269,18 @@ left join (
     where ojs._reads_all() and l.at > (select ojs.now()) - interval '1 minute' group by t.tenant_id
 ) m on m.tenant_id = s.tenant_id;
 comment on view ojs.tenant_stats is
-'One row per tenant: weight: the one it has in queues that do not say (ojs.queue_weight: in those that do); jobs now (backlog = available,
-active, scheduled, pending, retryable) and ever (completed, cancelled, discarded, total_jobs, dispatched; failed counts attempts); how long
-its first job in line has waited; deficit: 0 where it is next, less than 0: so many jobs it has had
-ahead of the tenant that is next; effective_share: its weight, lowered while it is throttled, among
-the tenants with jobs in queues that somebody serves (ojs.queue_demands), null without
-any; actual_share: its part of what was handed out in the last minute, null for a tenant''s login. A
-tenant sees its own row only, and its effective_share among itself.';
+'Numbers of jobs and shares, one row per tenant.
+weight: its weight in queues without weights of their own (ojs.queue_weight has the weights of
+queues).
+backlog (available), active, scheduled, pending, retryable: jobs now.
+completed, cancelled, discarded, total_jobs, dispatched: jobs ever; failed: attempts ever.
+oldest_wait: how long its oldest available job has waited.
+deficit: 0: the tenant is next; below 0: how many jobs it has had more than its share, compared
+with the tenant that is next.
+effective_share: its weight, lowered while it is throttled, among the tenants with jobs in queues
+that workers serve (ojs.queue_demands); null without such jobs.
+actual_share: its part of the jobs handed out in the last minute; null for a tenant''s login.
+A tenant sees only its own row, with its effective_share among itself alone.';
 
 create or replace view ojs.rule_stats as
 select r.tenant_id, r.queue, r.most as max_concurrency, u.active::int as active, r.paused_at,
@@ -267,6 +291,8 @@ from (select * from ojs.rule where ojs._reads_all() union all select * from ojs.
 left join lateral (select coalesce(sum(s.active), 0) as active from ojs.shard_stats s
     where r.tenant_id in ('', s.tenant_id) and r.queue in ('', s.queue)) u on r.most is not null;
 comment on view ojs.rule_stats is
-'What holds dispatch back, one row per tenant (empty: all together) and queue (empty: all): max_concurrency, lowered while the tenant is
-throttled; active: how many jobs count against it; paused_at, paused_by and
-reason of a pause; limit_reason. A tenant sees the rules about itself, and not who made them, and why.';
+'Limits and pauses, one row per tenant (empty: all together) and queue (empty: all).
+max_concurrency: lowered while the tenant is throttled.
+active: how many jobs count against it.
+paused_at, paused_by, reason: of a pause; limit_reason: of a limit.
+A tenant sees the rules about itself, without paused_by and the reasons.';

@@ -1,50 +1,61 @@
--- API keys: credentials of HTTP (multi-tenancy section 5.2). The secret is told once; what is kept is its hash.
+-- API keys: credentials for HTTP (multi-tenancy section 5.2). The secret is shown once; only its
+-- hash is kept.
 
 comment on table ojs.api_key is
-'Credentials of HTTP. Written by ojs.create_api_key, ojs.rotate_api_key, ojs.revoke_api_key; last_used_at by servers. Read as
-ojs.api_keys.';
-comment on column ojs.api_key.id is 'What operators call it.';
-comment on column ojs.api_key.prefix is 'The first characters of the secret, by which logs and lists show it.';
+'Credentials for HTTP. Written by ojs.create_api_key, ojs.rotate_api_key, ojs.revoke_api_key;
+last_used_at by servers. Read as ojs.api_keys.';
+comment on column ojs.api_key.id is 'The id by which operators name it.';
+comment on column ojs.api_key.prefix is
+'The first characters of the secret, shown in logs and lists.';
 comment on column ojs.api_key.hash is 'SHA-256 of the secret, which has 244 random bits.';
-comment on column ojs.api_key.tenant_id is 'The tenant that its bearer is; null: an operator, for all tenants.';
+comment on column ojs.api_key.tenant_id is
+'The tenant that its bearer acts for; null: an operator, for all tenants.';
 comment on column ojs.api_key.scopes is 'What its bearer may do: produce, work, read, admin.';
-comment on column ojs.api_key.queues is 'The queues that it is for: jobs and cron jobs of others are refused to its bearer; null: all.';
-comment on column ojs.api_key.name is 'What it is for.';
+comment on column ojs.api_key.queues is
+'The queues that its bearer may use: jobs and cron jobs in other queues are refused; null: all.';
+comment on column ojs.api_key.name is 'A name that says what it is for.';
 comment on column ojs.api_key.created_at is 'When it was made.';
-comment on column ojs.api_key.created_by is 'By which login.';
-comment on column ojs.api_key.expires_at is 'From when on it is refused; null: never for that.';
-comment on column ojs.api_key.revoked_at is 'Since when it is refused; null: it is not revoked.';
+comment on column ojs.api_key.created_by is 'The login that made it.';
+comment on column ojs.api_key.expires_at is
+'When it expires and is refused; null: it does not expire.';
+comment on column ojs.api_key.revoked_at is
+'Since when it is revoked and refused; null: it is not revoked.';
 comment on column ojs.api_key.reason is 'Why it was revoked.';
-comment on column ojs.api_key.last_used_at is 'When it was used last, to the minute; null: never.';
-comment on column ojs.api_key.rotated_to is 'The key that takes its place; null: none.';
+comment on column ojs.api_key.last_used_at is 'When it was last used, to the minute; null: never.';
+comment on column ojs.api_key.rotated_to is 'The key that replaces it; null: none.';
 
 create or replace view ojs.api_keys with (security_invoker = true) as
 select k.id, k.prefix, k.tenant_id, k.scopes, k.queues, k.name, case
         when k.revoked_at is not null then 'revoked' when k.expires_at <= ojs.now() then 'expired' else 'valid' end as state,
     k.created_at, k.created_by, k.expires_at, k.revoked_at, k.reason, k.last_used_at, k.rotated_to
 from ojs.api_key k;
-comment on view ojs.api_keys is 'Credentials of HTTP, without their hashes. For operators.';
-comment on column ojs.api_keys.id is 'What operators call it.';
+comment on view ojs.api_keys is 'Credentials for HTTP, without their hashes; for operators.';
+comment on column ojs.api_keys.id is 'The id by which operators name it.';
 comment on column ojs.api_keys.prefix is 'The first characters of the secret.';
-comment on column ojs.api_keys.tenant_id is 'The tenant that its bearer is; null: an operator, for all tenants.';
+comment on column ojs.api_keys.tenant_id is
+'The tenant that its bearer acts for; null: an operator, for all tenants.';
 comment on column ojs.api_keys.scopes is 'What its bearer may do: produce, work, read, admin.';
-comment on column ojs.api_keys.queues is 'The queues that it is for: jobs and cron jobs of others are refused to its bearer; null: all.';
-comment on column ojs.api_keys.name is 'What it is for.';
+comment on column ojs.api_keys.queues is
+'The queues that its bearer may use: jobs and cron jobs in other queues are refused; null: all.';
+comment on column ojs.api_keys.name is 'A name that says what it is for.';
 comment on column ojs.api_keys.state is 'valid, expired or revoked.';
 comment on column ojs.api_keys.created_at is 'When it was made.';
-comment on column ojs.api_keys.created_by is 'By which login.';
-comment on column ojs.api_keys.expires_at is 'From when on it is refused; null: never for that.';
-comment on column ojs.api_keys.revoked_at is 'Since when it is refused.';
+comment on column ojs.api_keys.created_by is 'The login that made it.';
+comment on column ojs.api_keys.expires_at is
+'When it expires and is refused; null: it does not expire.';
+comment on column ojs.api_keys.revoked_at is
+'Since when it is revoked and refused; null: it is not revoked.';
 comment on column ojs.api_keys.reason is 'Why it was revoked.';
-comment on column ojs.api_keys.last_used_at is 'When it was used last, to the minute; null: never.';
-comment on column ojs.api_keys.rotated_to is 'The key that takes its place; null: none.';
+comment on column ojs.api_keys.last_used_at is 'When it was last used, to the minute; null: never.';
+comment on column ojs.api_keys.rotated_to is 'The key that replaces it; null: none.';
 
--- A view gives the row type all columns of the other one.
+-- A view, so that the row type has all columns of ojs.api_keys.
 create or replace view ojs._new_api_key with (security_invoker = true) as
 select ''::text as secret, k.* from ojs.api_keys k where false;
-comment on view ojs._new_api_key is 'Row type of ojs.create_api_key; holds no rows. secret: what clients send, told only this once.';
+comment on view ojs._new_api_key is
+'Row type of ojs.create_api_key; it holds no rows. secret: what clients send, shown only this once.';
 
--- Makes a key.
+-- Makes an API key.
 -- Locks nothing.
 -- Writes api_key.
 create or replace function ojs.create_api_key(
@@ -53,7 +64,7 @@ create or replace function ojs.create_api_key(
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-    -- Each of the two has 122 random bits.
+    -- Each of the two UUIDs has 122 random bits.
     v_secret text := 'ojs_' || replace(gen_random_uuid()::text || gen_random_uuid()::text, '-', '');
     v_id     uuid;
 begin
@@ -62,7 +73,7 @@ begin
     elsif (cardinality(p_scopes) > 0 and p_scopes <@ '{produce,work,read,admin}') is not true then
         perform ojs._raise('OJ422', 'scopes must be one or more of produce, work, read, admin', '{"field": "scopes"}');
     elsif p_tenant is null and not 'admin' = any (p_scopes) then
-        -- Otherwise a call that forgets the tenant would make a key for all of them.
+        -- Otherwise a call that forgets the tenant would make a key for all tenants.
         perform ojs._raise('OJ422', 'a key of no tenant is an operator''s and needs the scope admin', '{"field": "tenant"}');
     elsif exists (select from unnest(p_queues) q where ojs._queue_name(q) is not true) or cardinality(p_queues) not between 1 and 100 then
         perform ojs._raise('OJ400', 'queues must be at most 100 names of queues', '{"field": "queues"}');
@@ -79,12 +90,15 @@ begin
 end;
 $$;
 comment on function ojs.create_api_key(text, text[], text, text[], timestamptz) is
-'Makes an API key and returns it with its secret, which is told only this once. p_tenant: who its bearer is; null: an operator, with the
-scope admin. p_scopes: produce (enqueue, cancel, activate, cron and dead letters), work (fetch, ack, nack, heartbeat), read (jobs, queues,
-statistics, events), admin (everything; of a tenant, what concerns it). p_queues: it is for these only. Raises
-invalid_request, validation_error.';
+'Makes an API key and returns it with its secret, which is shown only this once.
+p_tenant: the tenant that its bearer acts for; null: an operator, with the scope admin.
+p_scopes: produce (enqueue, cancel, activate, cron and dead letters), work (fetch, ack, nack,
+heartbeat), read (jobs, queues, statistics, events), admin (everything; with a tenant, everything
+about that tenant).
+p_queues: its bearer may use only these queues.
+Raises invalid_request, validation_error.';
 
--- Makes another key in the place of one.
+-- Makes a new key in place of an old one.
 -- Locks the row of the old one.
 -- Writes api_key.
 create or replace function ojs.rotate_api_key(p_id uuid, p_overlap interval default '1 day') returns setof ojs._new_api_key
@@ -94,12 +108,13 @@ declare
     v_old ojs.api_key;
     v_new ojs._new_api_key;
 begin
+    -- Without the lock, two calls at once would both rotate the key.
     select * into v_old from ojs.api_key k where k.id = p_id for update;
     if v_old.id is null or v_old.revoked_at is not null or v_old.expires_at <= ojs.now() then
         perform ojs._raise('OJ404', format('no valid API key %s', p_id), '{"field": "id"}',
             'Check the id; a key that has ended cannot be rotated.');
     elsif v_old.rotated_to is not null then
-        -- Its end is that of the overlap, and another one made like it would end then, too.
+        -- The key now expires at the end of the overlap, and a new key would be given the same end.
         perform ojs._raise('OJ409', format('API key %s has been rotated already', p_id), jsonb_build_object('field', 'id'));
     elsif (p_overlap between '0' and '31 days') is not true then
         perform ojs._raise('OJ422', 'overlap must be between 0 and 31 days', '{"field": "overlap"}');
@@ -110,11 +125,13 @@ begin
 end;
 $$;
 comment on function ojs.rotate_api_key(uuid, interval) is
-'Makes another key with the tenant, scopes, queues, name and end of one, and returns it with its secret. The old one is good for p_overlap
-more (default 1 day; 0 to 31 days). Raises not_found for a key that is revoked or expired, conflict
-for one that was rotated already, validation_error.';
+'Makes a new key like an old one, and returns it with its secret.
+It has the tenant, scopes, queues, name and end of the old key.
+p_overlap: how long the old key stays valid; default 1 day; 0 to 31 days.
+Raises not_found for a key that is revoked or expired, conflict for one that was rotated already,
+validation_error.';
 
--- Ends a key.
+-- Revokes an API key.
 -- Locks its row.
 -- Writes api_key.
 create or replace function ojs.revoke_api_key(p_id uuid, p_reason text default null) returns setof ojs.api_keys
@@ -130,13 +147,16 @@ begin
 end;
 $$;
 comment on function ojs.revoke_api_key(uuid, text) is
-'Ends an API key: every server refuses it within a second. p_reason: kept, and shown later. Returns it. Raises not_found.';
+'Revokes an API key and returns it; every server refuses it within a second.
+p_reason: kept, and shown later.
+Raises not_found.';
 
--- Writes api_key, at most once a minute and key.
+-- Writes api_key, at most once a minute for each key.
 create or replace function ojs._key_owner(p_hash bytea) returns setof ojs.api_keys
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
+    -- With skip locked, requests that use the key at the same time do not wait for each other.
     update ojs.api_key k set last_used_at = ojs.now()
     where k.ctid = (select u.ctid from ojs.api_key u
         where u.hash = p_hash and (u.last_used_at > ojs.now() - interval '1 minute') is not true for update skip locked);
@@ -144,4 +164,5 @@ begin
 end;
 $$;
 comment on function ojs._key_owner(bytea) is
-'The valid key whose secret has this SHA-256, or no row, and notes that it is used. For servers, which remember the answer for a second.';
+'The valid key whose secret has this SHA-256, or no row; notes when it was used. For servers, which
+keep the answer for a second.';

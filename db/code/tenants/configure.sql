@@ -19,8 +19,9 @@ begin
         perform ojs._raise('OJ400', 'connections must be at least 1', '{"field": "connections"}');
     end if;
     if not exists (select from pg_roles where rolname = p_role) then
-        -- Without bounds one tenant takes all connections there are, keeps processors busy with a query nobody waits for, or keeps vacuum
-        -- from all tables with a transaction it has forgotten.
+        -- Without these bounds one tenant could take all connections, keep processors busy with a
+        -- query whose result is not read, or keep vacuum from all tables with a forgotten
+        -- transaction.
         execute format('create role %I login connection limit %s', p_role, coalesce(p_connections, 20));
         execute format('alter role %I set statement_timeout = %L', p_role, '30s');
         execute format('alter role %I set idle_in_transaction_session_timeout = %L', p_role, '5min');
@@ -39,13 +40,19 @@ begin
 end;
 $$;
 comment on function ojs.create_tenant_role(text, name, text, int) is
-'Makes p_role a login role of tenant p_tenant: creates it if absent, sets p_password if given, grants ojs_tenant, and maps it. From then
-on the role sees and writes that tenant''s jobs and no others. p_connections: how many connections it may have at once, from 1; not given,
-a role that is created gets 20, and one that is there keeps what it has. In a role that is created a statement that lasts for 30 seconds is
-cancelled (statement_timeout), and a transaction that is idle for 5 minutes is ended (idle_in_transaction_session_timeout); alter role NAME
-set statement_timeout = ''5min'' changes that, and a session may change it for itself. A tenant may have several roles; calling it again
-moves the role to another tenant. Runs with the rights of its caller, who must be an operator that may create roles (and administer
-ojs_tenant), or a superuser. Raises invalid_request.';
+'Makes p_role a login role of tenant p_tenant.
+It creates the role if absent, grants ojs_tenant, and maps it. From then on the role sees and
+writes the jobs of that tenant only. A tenant may have several roles; calling it again moves the
+role to another tenant. A role that it creates gets two bounds: a statement is cancelled after 30
+seconds (statement_timeout), and a transaction that idles for 5 minutes is ended
+(idle_in_transaction_session_timeout). Change them with alter role NAME set statement_timeout =
+''5min''; a session may change them for itself.
+p_password: set if given.
+p_connections: how many connections it may have at once, from 1; null: 20 for a role that it
+creates, unchanged for another.
+Runs with the rights of its caller: an operator that may create roles (and administer ojs_tenant),
+or a superuser.
+Raises invalid_request.';
 
 create or replace function ojs._map_tenant_role(p_tenant text, p_role name) returns void
 language sql security definer set search_path = pg_catalog, pg_temp
@@ -56,8 +63,10 @@ $$;
 comment on function ojs._map_tenant_role(text, name) is 'Maps a login role to its tenant.';
 
 -- Changes settings of the deployment.
--- Locks the row of settings, and what ojs._alone_with_queues locks; ojs.lane for p_tenant_fairness, ojs.job for a moment for triggers.
--- Writes settings; the trigger job_defaults or job_barred; with p_tenant_fairness, tenant and what ojs.configure_queue writes of it.
+-- Locks the row of settings, and what ojs._alone_with_queues locks; ojs.lane for p_tenant_fairness,
+-- ojs.job for a moment for triggers.
+-- Writes settings; the trigger job_defaults or job_barred; with p_tenant_fairness, tenant and what
+-- ojs.configure_queue writes of it.
 create or replace function ojs.configure(
     p_default_tenant text default null, p_tenant_required boolean default null, p_retention interval default null,
     p_journal_retention interval default null, p_timeout_ms int default null, p_heartbeat_timeout_ms int default null,
@@ -102,6 +111,8 @@ begin
         unsupported = coalesce(p_unsupported, s.unsupported)
     returning * into v_settings;
     if p_retention is not null then
+        -- Servers sleep for up to a minute between calls of ojs.upkeep; a new retention acts at
+        -- once.
         perform pg_notify('ojs_wake', 'upkeep');
     end if;
     perform ojs._arm_barred() where p_unknown_tenants is not null;
@@ -111,19 +122,30 @@ begin
 end;
 $$;
 comment on function ojs.configure(text, boolean, interval, interval, int, int, interval, anycompatible, text, anycompatible, text) is
-'Changes deployment settings and returns them; a null argument leaves its setting as it is. p_default_tenant: tenant of jobs that name
-none (default _default). p_tenant_required: refuse such jobs instead (default false). p_retention: how long jobs are kept after they have
-ended (default 7 days; 10 seconds to 36500 days; 0: until an operator drops them). p_journal_retention: how long the journal is kept
-(default 1 day; from 1 minute), if retention is not shorter. p_timeout_ms: how long heartbeats keep an attempt of a job without a
-timeout_ms of its own, milliseconds, 0 for ever (default 1800000). p_heartbeat_timeout_ms: how long a worker that has sent heartbeats may
-be silent before it is taken for dead, 1000 to 86400000 (default 30000). p_idempotency_window: how long an idempotency key is remembered
-(default 1 day; 1 minute to 365 days), for requests from now on. p_tenant_fairness: how tenants share in queues that do not say, as in
-ojs.configure_queue; taken whole, except that its weights are set as ojs.configure_tenant sets them, null removes one, and tenants that it
-does not name keep theirs. It acts on the whole backlog from the next dispatch on, for which it waits. p_unknown_tenants: what becomes of
-new jobs of a tenant that nobody has configured, and that is not the default tenant: ''accept'' (default) or ''refuse'', with
-TENANT_UNKNOWN. p_default_retry: the retry policy that new jobs get which have none, in queues without a default_retry of their own, taken
-whole; ''{}'': that of ojs-retry section 8 again. p_unsupported: what becomes of new jobs that ask for what this server cannot do, such as
-''unique'': ''refuse'' (default), with unsupported, or ''carry'': they are taken, and what they ask for is kept and not done. Raises
-invalid_request, validation_error, and unsupported for what this server does not honour; with p_tenant_fairness conflict
-in a transaction that has fetched jobs; with p_default_retry and p_unknown_tenants backend_unavailable while a transaction stays open that
-uses jobs.';
+'Changes settings of the deployment and returns them; null leaves a setting as it is.
+p_default_tenant: tenant of jobs that name none; default _default.
+p_tenant_required: refuse such jobs instead; default false.
+p_retention: how long jobs are kept after they have ended, at least; default 7 days; 10 seconds to
+36500 days; 0: until an operator drops them.
+p_journal_retention: how long the journal is kept, if retention is not shorter; default 1 day;
+from 1 minute.
+p_timeout_ms: how long heartbeats keep an attempt of a job without a timeout_ms of its own,
+milliseconds; default 1800000; 0: for ever.
+p_heartbeat_timeout_ms: how long a worker that has sent heartbeats may be silent before it counts
+as dead, 1000 to 86400000; default 30000.
+p_idempotency_window: how long an idempotency key is kept, for requests from now on; default 1
+day; 1 minute to 365 days.
+p_tenant_fairness: how tenants share in queues without a tenant_fairness of their own, as in
+ojs.configure_queue. It is replaced as a whole, except for weights: they are set as by
+ojs.configure_tenant, null removes one, and tenants that are not named keep theirs. It acts on the
+whole backlog from the next dispatch on, and waits for the decision under way.
+p_unknown_tenants: new jobs of a tenant that is not configured, nor the default tenant: accept
+(default), or refuse with TENANT_UNKNOWN.
+p_default_retry: the retry policy of new jobs without one, in queues without a default_retry; used
+as a whole; {}: that of ojs-retry section 8 again.
+p_unsupported: new jobs that ask for something this server cannot do, such as unique: refuse
+(default) with unsupported; or carry: accept them, and keep the request without acting on it.
+Raises invalid_request, validation_error, unsupported for settings that this server does not
+honour; with p_tenant_fairness conflict in a transaction that has fetched jobs; with
+p_default_retry and p_unknown_tenants backend_unavailable while a transaction that uses jobs stays
+open.';

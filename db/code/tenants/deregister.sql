@@ -1,21 +1,30 @@
--- The end of a tenant: its configuration goes at once, its jobs are cancelled by the clock, a bite at a time.
+-- The end of a tenant: its configuration is removed at once, its jobs are cancelled by the clock,
+-- up to 500 at a time.
 
 comment on table ojs.departure is
-'Tenants that are being deregistered, and how far the clock is with their jobs. Written by ojs.deregister_tenant and ojs.tick.';
+'Tenants that are being deregistered, and how far the clock is with their jobs. Written by
+ojs.deregister_tenant and ojs.tick.';
 comment on column ojs.departure.tenant_id is 'The tenant.';
-comment on column ojs.departure.at is 'Since when. Jobs made later are those of a tenant that is new.';
-comment on column ojs.departure.jobs is 'How many jobs had not ended then.';
-comment on column ojs.departure.queue is 'The queue in which its jobs are cancelled at the moment; null: this begins.';
-comment on column ojs.departure.priority is 'The priority, in this queue.';
-comment on column ojs.departure.seq is 'Up to which seq; null: those without come first.';
-comment on column ojs.departure.missed is 'Whether a job was locked when its turn came, so that all are looked at again.';
+comment on column ojs.departure.at is
+'When it was deregistered. Jobs made later belong to a new tenant of that name.';
+comment on column ojs.departure.jobs is 'How many of its jobs had not ended then.';
+comment on column ojs.departure.queue is
+'The queue whose jobs are being cancelled; null: the round is about to begin.';
+comment on column ojs.departure.priority is 'The priority whose jobs are being cancelled.';
+comment on column ojs.departure.seq is
+'Jobs up to this seq are done; null: jobs without a seq come first.';
+comment on column ojs.departure.missed is
+'Whether a job could not be cancelled because it was locked, so that another round follows.';
 comment on column ojs.departure.open is
-'Transactions that may bring jobs of it yet: those that wrote when the clock began, and were open when it last began with the first queue.';
-comment on column ojs.departure.done is 'Whether all jobs have ended: the last step is left.';
+'Transactions that may still bring jobs of the tenant: those that wrote when the first round began,
+and were still open when the present round began.';
+comment on column ojs.departure.done is
+'Whether all jobs have ended, so that only the last step is left.';
 
 -- Ends a tenant.
 -- Locks what ojs.configure_tenant locks with a max_priority and a queue, and waits as long.
--- Writes what the functions write that configure a tenant, tenant_role, cron, cron_run, replay_rule, departure, timer, audit.
+-- Writes what the functions that configure a tenant write, tenant_role, cron, cron_run,
+-- replay_rule, departure, timer, audit.
 create or replace function ojs.deregister_tenant(p_tenant text, p_confirm text default null, p_reason text default null)
 returns ojs.departure
 language plpgsql security definer set search_path = pg_catalog, pg_temp
@@ -50,13 +59,18 @@ begin
 end;
 $$;
 comment on function ojs.deregister_tenant(text, text, text) is
-'Ends a tenant, and returns how many jobs it had. Its weights, limits, pauses, suspension, cron jobs and replay rules go at once, its
-login roles are no longer mapped, and its API keys are revoked; nothing more of it is handed out. Jobs that have not ended, running ones
-included, are cancelled by the clock, which takes many ticks where there are many, and waits for transactions that are open: what they
-bring is cancelled, too. Dead letters are deleted, or rules for all tenants would retry them. p_confirm: the tenant''s name, without which
-jobs that have not ended and dead letters are in the way (conflict). Finished jobs stay until their retention ends, and the audit trail
-stays. Jobs made later are those of a tenant that is new; until the clock is done they wait. p_reason: for the audit trail. Raises
-not_found, conflict, invalid_request, backend_unavailable; conflict also in a transaction that has fetched jobs.';
+'Ends a tenant, and returns how many jobs it had.
+At once: its weights, limits, pauses, suspension, cron jobs and replay rules are removed, its
+login roles are no longer mapped, its API keys are revoked, and none of its jobs is handed out.
+By the clock, in many ticks if there are many: jobs that have not ended, running ones included,
+are cancelled, also those of transactions that are open now; dead letters are deleted, because
+rules for all tenants would retry them.
+Finished jobs stay until their retention ends, and the audit trail stays. Jobs made later belong
+to a new tenant of that name, and wait until the clock is done.
+p_confirm: the tenant''s name, required if it has dead letters or jobs that have not ended.
+p_reason: for the audit trail.
+Raises not_found, conflict (also in a transaction that has fetched jobs), invalid_request,
+backend_unavailable.';
 
 create or replace function ojs._unconfigure(p_tenant text) returns void
 language plpgsql
@@ -65,11 +79,13 @@ declare
     v_old ojs.tenant;
     v_new ojs.tenant;
 begin
-    -- Before the lane, because a session that has one of these rows locked would keep decisions waiting.
+    -- Before the lane, because a session that has one of these rows locked would make decisions
+    -- wait.
     delete from ojs.tenant_role r where r.tenant_id = p_tenant;
     delete from ojs.cron_run r where r.tenant_id = p_tenant;
     delete from ojs.tenant_tier t where t.tenant_id = p_tenant;
-    -- The tick would wait for the rows of limits in the midst of a roll-up.
+    -- Before its limits are deleted, keep the tick out: it would wait for these rows in the middle
+    -- of a roll-up.
     perform ojs._alone_with_tally() where exists (select from ojs.quota q where q.tenant_id = p_tenant);
     delete from ojs.quota q where q.tenant_id = p_tenant;
     perform ojs._allow(p_tenant, a.queue) from (select a.queue from ojs.allowance a where a.tenant_id = p_tenant offset 0) a;
@@ -84,7 +100,7 @@ begin
     from (select r.queue from ojs.rule r where r.tenant_id = p_tenant offset 0) r;
     perform ojs._stop_decisions();
     perform ojs._end_throttle(p_tenant);
-    -- The row stays until the tenant's pause is over, which it says.
+    -- The row stays until the tenant's pause is over; _depart ends it.
     update ojs.tenant t set weight = null, priority_boost = 0, max_priority = 100, over_priority = 'refuse', created_at = null
     where t.tenant_id = p_tenant returning * into v_new;
     if v_old.weight is not null or v_old.priority_boost <> 0 then
@@ -94,7 +110,7 @@ begin
 end;
 $$;
 comment on function ojs._unconfigure(text) is
-'Takes back all that is configured of a tenant. Only after ojs._alone_with_queues; locks ojs.lane.';
+'Removes all configuration of a tenant. Only after ojs._alone_with_queues; locks ojs.lane.';
 
 create or replace function ojs._cut_off(p_tenant text, p_until timestamptz) returns void
 language sql
@@ -105,14 +121,16 @@ as $$
     where k.tenant_id = p_tenant and k.revoked_at is null and k.created_at <= p_until;
 $$;
 comment on function ojs._cut_off(text, timestamptz) is
-'Removes what of a tenant would make jobs, or let others make them: cron jobs, replay rules and API keys that were made up to p_until.';
+'Removes a tenant''s cron jobs and replay rules, and revokes its API keys, those made up to
+p_until: they would make new jobs.';
 
 create or replace function ojs._see_off_at(p_tenant text, p_later interval) returns void
 language sql
 as $$
     insert into ojs.timer (due_at, kind, tenant_ids, ids) values (ojs.now() + p_later, 'departure', array[p_tenant], array[ojs._uuid_v7()])
 $$;
-comment on function ojs._see_off_at(text, interval) is 'Has the clock go on with a tenant that is being deregistered.';
+comment on function ojs._see_off_at(text, interval) is
+'Sets a timer for the clock to go on with a tenant that is being deregistered.';
 
 create or replace function ojs._see_off(p_tenants text[]) returns void
 language plpgsql
@@ -126,12 +144,14 @@ begin
     foreach v_tenant in array array(select distinct t from unnest(p_tenants) t) loop
         select * into v_row from ojs.departure d where d.tenant_id = v_tenant for update skip locked;
         if not found then
-            -- It has departed, or somebody deregisters it anew.
+            -- The tenant has departed, or another session has its row locked and deregisters it
+            -- again.
             perform ojs._see_off_at(d.tenant_id, '100 milliseconds') from ojs.departure d where d.tenant_id = v_tenant;
             continue;
         end if;
         if v_row.queue is null then
-            -- Before the jobs are looked at: what these transactions bring is seen only when they have ended.
+            -- Before the jobs are read: jobs of these transactions are visible only after they have
+            -- ended. Without the list, deregistering could end while one of them is open.
             update ojs.departure d
             set open = array(select distinct l.virtualtransaction from pg_locks l
                 where l.database = (select b.oid from pg_database b where b.datname = current_database()) and l.granted
@@ -157,7 +177,8 @@ begin
 end;
 $$;
 comment on function ojs._see_off(text[]) is
-'Goes on with tenants that are being deregistered, for about 50 ms; what is left comes with the next tick. Waits for nobody.';
+'Goes on with tenants that are being deregistered, for about 50 ms in all, and at least one step
+for each; the next tick does the rest. Waits for no lock.';
 
 create or replace function ojs._cancel_bite(p_row ojs.departure) returns boolean
 language plpgsql
@@ -185,7 +206,8 @@ begin
         where j.queue = p_row.queue and j.priority = p_row.priority and j.tenant_id = p_row.tenant_id and j.seq > p_row.seq
         order by j.seq limit c_bite)
         union all
-        -- Jobs that were never available. Those that are cancelled get a seq, so that the next bite does not meet them here.
+        -- Jobs that were never available have no seq. Cancelled ones get a seq, so that the next
+        -- call does not find them here.
         (select j.id, null from ojs.job j
         where p_row.seq is null and j.queue = p_row.queue and j.priority = p_row.priority and j.tenant_id = p_row.tenant_id
             and j.seq is null and not ojs._ended(j.state) and j.created_at <= p_row.at limit c_bite)
@@ -199,8 +221,9 @@ begin
 end;
 $$;
 comment on function ojs._cancel_bite(ojs.departure) is
-'Deletes up to 500 dead letters of a tenant that is being deregistered, or, when there are none, cancels up to 500 of its jobs, or goes on
-to its next shard; returns false after the last.';
+'Deletes up to 500 dead letters of a tenant that is being deregistered. If there are no dead
+letters, cancels up to 500 of its jobs in the present queue and priority, or goes on to the next
+ones. Returns false after the last.';
 
 create or replace function ojs._cancel_line(p_row ojs.departure, p_ids uuid[]) returns boolean
 language plpgsql
@@ -224,7 +247,8 @@ begin
 end;
 $$;
 comment on function ojs._cancel_line(ojs.departure, uuid[]) is
-'Cancels those of the jobs that have not ended, and that nobody has locked; returns whether some are left.';
+'Cancels the given jobs that have not ended and that no other session has locked; returns whether
+some are left.';
 
 create or replace function ojs._depart_due() returns boolean
 language plpgsql
@@ -238,6 +262,8 @@ begin
         return true;
     end if;
     for v_tenant in select d.tenant_id from ojs.departure d where d.done limit 10 for update skip locked loop
+        -- A session that configures the tenant has this row locked. Waiting for it under the lane
+        -- would make decisions wait.
         perform from ojs.tenant t where t.tenant_id = v_tenant for update skip locked;
         if found or not exists (select from ojs.tenant t where t.tenant_id = v_tenant) then
             perform ojs._depart(v_tenant);
@@ -247,7 +273,8 @@ begin
 end;
 $$;
 comment on function ojs._depart_due() is
-'The last step of deregistering tenants whose jobs have all ended, ten at a time; waits for nobody, and returns whether some are left.';
+'The last step of deregistering tenants whose jobs have all ended, 10 at a time. Waits for no lock,
+and returns whether some are left.';
 
 create or replace function ojs._depart(p_tenant text) returns void
 language plpgsql
@@ -258,4 +285,5 @@ begin
     perform ojs.resume(null, p_tenant);
 end;
 $$;
-comment on function ojs._depart(text) is 'The last step of deregistering a tenant. Only under the row of ojs.lane.';
+comment on function ojs._depart(text) is
+'The last step of deregistering a tenant. Only under the lane.';

@@ -1,7 +1,8 @@
--- Noisy neighbours (multi-tenancy section 9): who uses so much more than the others that they feel it. Once a minute the tick looks at four
--- signals. tenants/throttle.sql throttles them.
+-- Noisy neighbours (multi-tenancy section 9): tenants that use so much more than other tenants that
+-- they slow them down. The tick checks four signals once a minute. tenants/throttle.sql throttles
+-- noisy tenants.
 
--- Says what makes a tenant noisy, and what is done about it.
+-- Sets when a tenant counts as noisy, and what is done about it.
 -- Locks the row of ojs.neighbour_watch.
 -- Writes neighbour_watch; with mode off neighbour, too.
 create or replace function ojs.watch_neighbours(
@@ -30,14 +31,24 @@ end;
 $$;
 comment on function ojs.watch_neighbours(
     text, interval, numeric, numeric, numeric, numeric, int, int, text, numeric, interval) is
-'Says what makes a tenant a noisy neighbour (multi-tenancy section 9.1), and what is done about it; a null argument leaves its setting as it
-is. p_mode: off, observe (the default: ojs.noisy_neighbours and an event), on (the tenant is throttled, too). Noisy is, of several tenants
-with work and above p_min_jobs (1000) or p_min_active (10): whose waiting jobs are more than p_depth_ratio (10) times the median; who
-enqueued within p_span (5 minutes; 1 minute to 1 day) more than p_rate_ratio (5) times what the others did on average; whose part of the
-active jobs is more than p_active_share (0.5) and than its share by weight, while others wait; whose attempts failed more than p_error_ratio
-(3) times as often as those of the others, and as 1 in 100. p_action: what a throttle lowers, weight (the default), concurrency or
-rate; p_factor (0.2): to which part; p_lasts (10 minutes): for how long. The tick looks once a minute. Returns the settings. Raises
-validation_error.';
+'Sets when a tenant counts as noisy, and what is done about it; returns the settings.
+The tick checks once a minute (multi-tenancy section 9.1). Null leaves a setting as it is. A
+tenant is noisy if several tenants have work and one of these holds:
+p_depth_ratio (10): its waiting jobs are more than this times the median.
+p_rate_ratio (5): it enqueued, within p_span (5 minutes; 1 minute to 1 day), more than this times
+the average of the other tenants.
+p_active_share (0.5): its part of the active jobs is more than this, and than its share by weight,
+while other tenants have available jobs.
+p_error_ratio (3): its attempts failed more than this times as often as those of the other
+tenants, which count as failing 1 in 100 at least.
+p_min_jobs (1000), p_min_active (10): fewer jobs, or fewer active jobs for p_active_share, do not
+make a tenant noisy.
+p_mode: off; observe (default): ojs.noisy_neighbours and an event; on: the tenant is throttled,
+too.
+p_action: what a throttle lowers: weight (default), concurrency or rate.
+p_factor (0.2): the part to which it is lowered.
+p_lasts (10 minutes): how long a throttle lasts.
+Raises validation_error.';
 
 create or replace function ojs._look_at_neighbours(p_now timestamptz) returns void
 language plpgsql
@@ -70,7 +81,8 @@ begin
 end;
 $$;
 comment on function ojs._look_at_neighbours(timestamptz) is
-'Looks, at most once a minute, which tenants are noisy, and tells of those that were not before. Another server at it: does nothing.';
+'Checks, at most once a minute, which tenants are noisy, and notes an event for each that was not
+noisy before. If another server does it, it does nothing.';
 
 -- Reads all of ojs.tally, as keeping its history does.
 create or replace function ojs._signals(p_watch ojs.neighbour_watch, p_now timestamptz)
@@ -115,19 +127,22 @@ as $$
     where a.others > 0 and s.much and s.value > s.threshold
 $$;
 comment on function ojs._signals(ojs.neighbour_watch, timestamptz) is
-'Which tenants are noisy, by what, how much it is, and how much it may be (ojs.watch_neighbours).';
+'The tenants that are noisy, by which signal, its value, and the threshold (ojs.watch_neighbours).';
 
 create or replace view ojs.noisy_neighbours with (security_invoker = true) as
 select n.tenant_id, n.signal, n.value, n.threshold, n.since, n.seen_at, h.until as throttled_until
 from ojs.neighbour n left join ojs.throttle h on h.tenant_id = n.tenant_id;
 comment on view ojs.noisy_neighbours is
-'Tenants that used much more than the others when the tick looked last, one row per tenant and signal (ojs.watch_neighbours).';
+'Tenants that used much more than the other tenants at the last check of the tick.
+One row per tenant and signal (ojs.watch_neighbours).';
 comment on column ojs.noisy_neighbours.tenant_id is 'The tenant.';
 comment on column ojs.noisy_neighbours.signal is
-'queue_depth_ratio: its waiting jobs in times of the median; enqueue_rate_ratio: what it enqueued in times of the others''
-average; active_job_ratio: its part of the active jobs; error_rate: its part of failed attempts in times of the others''.';
-comment on column ojs.noisy_neighbours.value is 'How much it is.';
-comment on column ojs.noisy_neighbours.threshold is 'How much it may be.';
-comment on column ojs.noisy_neighbours.since is 'Since when without a break.';
-comment on column ojs.noisy_neighbours.seen_at is 'When it was seen last.';
-comment on column ojs.noisy_neighbours.throttled_until is 'Until when the tenant is throttled; null: it is not.';
+'queue_depth_ratio: its waiting jobs, in multiples of the median. enqueue_rate_ratio: the jobs it
+enqueued, in multiples of the other tenants'' average. active_job_ratio: its part of the active
+jobs. error_rate: its part of failed attempts, in multiples of that of the other tenants.';
+comment on column ojs.noisy_neighbours.value is 'The value of the signal.';
+comment on column ojs.noisy_neighbours.threshold is 'The value above which the tenant is noisy.';
+comment on column ojs.noisy_neighbours.since is 'Since when it has been noisy at each check.';
+comment on column ojs.noisy_neighbours.seen_at is 'When it was last checked.';
+comment on column ojs.noisy_neighbours.throttled_until is
+'Until when the tenant is throttled; null: it is not.';

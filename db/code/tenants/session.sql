@@ -1,4 +1,4 @@
--- Tells whose role has logged in.
+-- Returns the tenant of the role that logged in.
 -- Reads only.
 create or replace function ojs.current_tenant() returns text
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
@@ -7,13 +7,15 @@ begin
     return (select r.tenant_id from ojs.tenant_role r where r.role_name = session_user);
 end;
 $$;
-comment on function ojs.current_tenant() is 'The tenant of the role that logged in; null for a role that is no tenant''s.';
+comment on function ojs.current_tenant() is
+'Returns the tenant of the role that logged in; null if the role is not a tenant''s login.';
 
 create or replace function ojs._tenant_valid(p_tenant text) returns boolean
 language sql immutable
 as $$ select (p_tenant ~ '^[a-zA-Z0-9][a-zA-Z0-9._:-]*$' or p_tenant in ('_default', '_other')) and octet_length(p_tenant) <= 256 $$;
 comment on function ojs._tenant_valid(text) is
-'Whether a text can be a tenant: the pattern of multi-tenancy section 5.2, at most 256 bytes, or one of the two reserved names.';
+'Whether a text can be a tenant: the pattern of multi-tenancy section 5.2, at most 256 bytes, or
+one of the two reserved names.';
 
 create or replace function ojs._tenant_refusal(p_own text, p_tenant text) returns ojs.refusal
 language sql immutable
@@ -28,14 +30,15 @@ as $$
         end
 $$;
 comment on function ojs._tenant_refusal(text, text) is
-'Why a call may not name p_tenant, or null. p_own: the tenant of the role that logged in; null for a role that is no tenant''s.';
+'Why a call may not name p_tenant, or null. p_own: the tenant of the role that logged in; null if
+it is not a tenant''s login.';
 
 create or replace function ojs._trusted() returns boolean
 language sql stable
 as $$ select pg_has_role(session_user, 'ojs_service', 'member') and not pg_has_role(session_user, 'ojs_tenant', 'member') $$;
 comment on function ojs._trusted() is
-'Whether the role that logged in is the service''s and certainly no tenant''s (a tenant''s login role is a member of ojs_tenant). Becomes
-part of the expression that asks.';
+'Whether the role that logged in is the service''s and certainly not a tenant''s (a tenant''s login
+role is a member of ojs_tenant). Becomes part of the expression that asks.';
 
 create or replace function ojs._sees_all() returns boolean
 language sql stable parallel safe set search_path = pg_catalog, pg_temp
@@ -44,7 +47,8 @@ as $$
         or pg_has_role(session_user, 'ojs_producer', 'member')
 $$;
 comment on function ojs._sees_all() is
-'Whether the role that logged in may read what concerns several tenants, as the service, operators and producers may.';
+'Whether the role that logged in may read data about several tenants: the service, operators and
+producers may.';
 
 create or replace function ojs._acts_for_all() returns boolean
 language sql stable
@@ -53,7 +57,8 @@ as $$
         or pg_has_role(session_user, 'ojs_producer', 'member') or pg_has_role(session_user, 'ojs_worker', 'member')
 $$;
 comment on function ojs._acts_for_all() is
-'Whether the role that logged in may name any tenant in the calls that are granted to it. Becomes part of the expression that asks.';
+'Whether the role that logged in may name any tenant in the calls that are granted to it. Becomes
+part of the expression that asks.';
 
 create or replace function ojs._session_tenant(p_tenant text) returns text
 language plpgsql stable
@@ -62,7 +67,8 @@ declare
     v_own     text;
     v_refusal ojs.refusal;
 begin
-    -- A tenant's login role is always a member of ojs_tenant. Without the test, each call of the service would look for a mapping.
+    -- A tenant's login role is always a member of ojs_tenant. Without this test, each call of the
+    -- service would read ojs.tenant_role.
     if pg_has_role(session_user, 'ojs_tenant', 'member') then
         v_own := (select r.tenant_id from ojs.tenant_role r where r.role_name = session_user);
     end if;
@@ -78,9 +84,9 @@ begin
 end;
 $$;
 comment on function ojs._session_tenant(text) is
-'The tenant a call acts for: a tenant''s login role always its own; the service, an operator,
-a producer or a worker the one it names, or null for all. Raises
-TENANT_ACCESS_DENIED for another tenant or an unmapped role, invalid_request for a malformed one.';
+'The tenant that a call acts for. For a tenant''s login role always its own tenant; for the
+service, an operator, a producer or a worker p_tenant, null being all. Raises TENANT_ACCESS_DENIED
+for another tenant or an unmapped role, invalid_request for a malformed tenant.';
 
 create or replace function ojs._default_tenant() returns text
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
@@ -90,4 +96,5 @@ begin
 end;
 $$;
 comment on function ojs._default_tenant() is
-'The tenant of a job that names none: the caller''s own, else the default tenant; null where tenants are required.';
+'The tenant of a job that names none: the caller''s own, else the default tenant; null if tenants
+are required.';

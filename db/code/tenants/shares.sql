@@ -1,5 +1,5 @@
--- How tenants share: the weights that a queue or the deployment gives them. Which of several
--- weights counts, ojs._weight_in says (tenants/weights.sql).
+-- How tenants share: the weights that a queue or the deployment gives them. If there are several
+-- weights, ojs._weight_in decides which one counts (tenants/weights.sql).
 
 create or replace function ojs._check_fairness(p_fairness jsonb, p_of_queue boolean) returns void
 language plpgsql
@@ -48,7 +48,8 @@ begin
     end loop;
 end;
 $$;
-comment on function ojs._check_fairness(jsonb, boolean) is 'Raises why a tenant_fairness of a queue, or of the deployment, is refused.';
+comment on function ojs._check_fairness(jsonb, boolean) is
+'Raises why a tenant_fairness of a queue, or of the deployment, is refused.';
 
 create or replace function ojs._weight_fault(p_weight jsonb) returns text
 language sql immutable
@@ -56,7 +57,7 @@ as $$
     select case when jsonb_typeof(p_weight) = 'number' and p_weight between '0.000001' and '1000000' then null
         else 'must be a number between 0.000001 and 1000000' end
 $$;
-comment on function ojs._weight_fault(jsonb) is 'Why a value in JSON is no weight, or null.';
+comment on function ojs._weight_fault(jsonb) is 'Why a JSON value cannot be a weight, or null.';
 
 create or replace function ojs._share_by(p_queue text, p_fairness jsonb) returns void
 language plpgsql
@@ -89,18 +90,19 @@ begin
         perform ojs._weigh_tenants(nullif(p_fairness -> 'weights', 'null')) where p_queue = '';
         perform ojs._reweigh_in(nullif(p_queue, ''));
     end if;
-    -- Times that begin anew must not be converted to other weights afterwards.
+    -- After the weights: times that begin anew must not be converted to other weights.
     perform ojs._share_unit(p_queue, ojs._unit(p_fairness)), ojs._share_order(p_queue, ojs._own_order(p_fairness)) where p_queue <> '';
 end;
 $$;
 comment on function ojs._share_by(text, jsonb) is
-'Has the tenants of a queue (empty: of all queues that do not say) share by a tenant_fairness (null: none) from the next decision on. Only
-after ojs._alone_with_queues.';
+'Makes the tenants of a queue (empty: of all queues without a tenant_fairness) share by p_fairness
+(null: none) from the next decision on. Only after ojs._alone_with_queues.';
 
 create or replace function ojs._unit(p_fairness jsonb) returns ojs.unit
 language sql immutable
 as $$ select case when p_fairness -> 'enabled' = 'false' then 'none' else coalesce(p_fairness ->> 'unit', 'jobs') end::ojs.unit $$;
-comment on function ojs._unit(jsonb) is 'What tenants share by a tenant_fairness (null: none).';
+comment on function ojs._unit(jsonb) is
+'The unit that tenants share by a tenant_fairness; jobs by default, none if it is not enabled.';
 
 create or replace function ojs._share_unit(p_queue text, p_unit ojs.unit) returns void
 language plpgsql
@@ -117,7 +119,8 @@ begin
         update ojs.dispatch_state s set rev = s.rev + 1, unit = p_unit where s.queue = p_queue and s.rev = v_state.rev;
         return;
     end if;
-    -- All times begin anew: by a unit all alike, first in, first out each with its next job.
+    -- All times begin anew: with a unit at the same time for all tenants; first in, first out at
+    -- the seq of each tenant's next job.
     update ojs.tenant_fairness f
     set rev = f.rev + 1, vtime = case when p_unit <> 'none' then ojs._join_at(0, 0, f.weight, 0, n.nth)
         else coalesce(least(
@@ -130,13 +133,15 @@ begin
     perform ojs._set_state(p_queue, p_unit, v_state.own_order);
 end;
 $$;
-comment on function ojs._share_unit(text, ojs.unit) is 'Has the tenants of a queue share by a unit from the next decision on.';
+comment on function ojs._share_unit(text, ojs.unit) is
+'Makes the tenants of a queue share by a unit from the next decision on.';
 
 create or replace function ojs._weight(p_weight jsonb) returns numeric
 language sql immutable
 as $$ select trim_scale(round(p_weight::numeric, 15)) where p_weight <> 'null' $$;
 comment on function ojs._weight(jsonb) is
-'A weight in JSON as it is kept, with the decimals that times have; null: none. A number of a thousand digits would slow each decision.';
+'A weight from JSON with the 15 decimals that virtual times have; null: none. A number of a
+thousand digits would slow down each decision.';
 
 create or replace function ojs._weigh_tenants(p_weights jsonb) returns void
 language sql
@@ -154,7 +159,8 @@ as $$
     where t.weight is distinct from excluded.weight
 $$;
 comment on function ojs._weigh_tenants(jsonb) is
-'Sets tenants'' own weights (null: none). A name means the tenant that is called so, if there is one, else what follows tenant: in it.';
+'Sets tenants'' own weights (null: none). A name means the tenant of that name, if there is one;
+otherwise a prefix "tenant:" is left out.';
 
 create or replace function ojs._weigh_in(p_queue text, p_tenant text, p_weight numeric) returns void
 language plpgsql
@@ -180,14 +186,16 @@ begin
 end;
 $$;
 comment on function ojs._weigh_in(text, text, numeric) is
-'Gives a tenant a weight in a queue (null: takes it away), beside what else the tenant_fairness of the queue says.';
+'Gives a tenant a weight in a queue (null: removes it); the rest of the queue''s tenant_fairness
+stays.';
 
 create or replace function ojs._reweigh_in(p_queue text) returns void
 language sql
 as $$
     with changed as materialized (
         select f.ctid as spot, f.queue, f.priority, w.weight,
-            -- The tenant's lead, counted in jobs, stays as it is; only its time is in units of the new weight.
+            -- The tenant's lead, counted in jobs, stays as it is; only its time is in units of the
+            -- new weight.
             case when f.ready then l.low + round((f.vtime - l.low) * f.weight / w.weight, 15) else f.vtime end as vtime
         from ojs.tenant_fairness f
         left join ojs.tenant t on t.tenant_id = f.tenant_id
@@ -198,7 +206,8 @@ as $$
     update ojs.tenant_fairness f set rev = f.rev + 1, weight = c.weight, vtime = c.vtime from changed c where f.ctid = c.spot
 $$;
 comment on function ojs._reweigh_in(text) is
-'Has the weights in a queue (null: in all) that have changed act on its rows of ojs.tenant_fairness. Only under the row of ojs.lane.';
+'Makes changed weights in a queue (null: in all queues) act on its rows of ojs.tenant_fairness.
+Only under the lane.';
 
 create or replace function ojs._whole_config(p_queue text, p_config jsonb) returns jsonb
 language sql stable
@@ -218,4 +227,4 @@ as $$
     from ojs.queue q where q.queue = p_queue
 $$;
 comment on function ojs._configured(text, boolean) is
-'A queue and its configuration; p_whole: with the weights of tenants, which are nothing for a tenant.';
+'A queue and its configuration. p_whole: with the weights of tenants, which tenants must not see.';

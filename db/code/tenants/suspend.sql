@@ -1,13 +1,17 @@
--- Tenants whose jobs are refused: suspended ones, and, if the deployment says so, ones that nobody has configured. A trigger on ojs.job
--- exists only while there can be such a tenant. What runs already, and what waits, is not concerned (pause in rules).
+-- Tenants whose new jobs are refused: suspended tenants, and, if the deployment says so, tenants
+-- that are not configured. A trigger on ojs.job exists only while there can be such a tenant. Jobs
+-- that run or wait are not affected (ojs.pause stops them).
 
-comment on table ojs.suspended is 'Tenants whose new jobs are refused. Changed by ojs.suspend_tenant and ojs.resume_tenant.';
+comment on table ojs.suspended is
+'Suspended tenants: their new jobs are refused. Changed by ojs.suspend_tenant and
+ojs.resume_tenant.';
 comment on column ojs.suspended.tenant_id is 'The tenant.';
-comment on column ojs.suspended.at is 'Since when.';
-comment on column ojs.suspended.reason is 'Why, in the words of the one who did it.';
+comment on column ojs.suspended.at is 'Since when it is suspended.';
+comment on column ojs.suspended.reason is 'Why, in the words of the caller that suspended it.';
 
 -- Refuses a tenant's new jobs.
--- Locks ojs.queue against others who configure, settings, and ojs.job for a moment when the first tenant is suspended.
+-- Locks ojs.queue against other sessions that configure, settings, and ojs.job for a moment when
+-- the first tenant is suspended.
 -- Writes suspended, tenant, settings, audit; makes the trigger job_barred.
 create or replace function ojs.suspend_tenant(p_tenant text, p_reason text default null) returns ojs.suspended
 language plpgsql security definer set search_path = pg_catalog, pg_temp
@@ -27,12 +31,14 @@ begin
 end;
 $$;
 comment on function ojs.suspend_tenant(text, text) is
-'Refuses a tenant''s new jobs with TENANT_SUSPENDED from now on, whichever way they come, and returns since when. Cron jobs that fire are
-recorded as skipped. Jobs that are there go on, as do retries; dispatch is stopped by ojs.pause. p_reason: kept, and shown later. What is
-suspended twice stays so since the first time. Raises invalid_request, and backend_unavailable while a transaction stays open that uses
-jobs. Waits for a session that configures queues.';
+'Refuses a tenant''s new jobs with TENANT_SUSPENDED from now on, and returns since when.
+However they are enqueued. Cron jobs that fire are recorded as skipped. Existing jobs and retries
+go on; ojs.pause stops dispatch. A tenant that is suspended again stays so since the first time.
+p_reason: kept, and shown later.
+Raises invalid_request, and backend_unavailable while a transaction that uses jobs stays open.
+Waits for a session that configures queues.';
 
--- Takes a tenant's new jobs again.
+-- Accepts a tenant's new jobs again.
 -- Locks and writes what ojs.suspend_tenant does; drops the trigger.
 create or replace function ojs.resume_tenant(p_tenant text) returns boolean
 language plpgsql security definer set search_path = pg_catalog, pg_temp
@@ -50,7 +56,8 @@ begin
 end;
 $$;
 comment on function ojs.resume_tenant(text) is
-'Takes a tenant''s new jobs again, and returns whether it was suspended. Raises as ojs.suspend_tenant does.';
+'Accepts a tenant''s new jobs again, and returns whether it was suspended.
+Raises as ojs.suspend_tenant does.';
 
 create or replace function ojs._check_tenant(p_tenant text) returns void
 language plpgsql
@@ -61,7 +68,7 @@ begin
     end if;
 end;
 $$;
-comment on function ojs._check_tenant(text) is 'Raises that a text is no tenant.';
+comment on function ojs._check_tenant(text) is 'Raises an error if a text cannot be a tenant.';
 
 create or replace function ojs._drop_tenant(p_tenant text) returns void
 language sql
@@ -71,7 +78,8 @@ as $$
         and not exists (select from ojs.rule r where r.tenant_id = p_tenant)
         and not exists (select from ojs.suspended s where s.tenant_id = p_tenant)
 $$;
-comment on function ojs._drop_tenant(text) is 'Removes the row of a tenant that is not configured, once it says nothing any more.';
+comment on function ojs._drop_tenant(text) is
+'Removes the row of a tenant that is not configured, once no rule, throttle or suspension needs it.';
 
 create or replace function ojs._arm_barred() returns void
 language plpgsql
@@ -80,13 +88,14 @@ declare
     v_bars boolean := exists (select from ojs.suspended) or (select s.unknown_tenants = 'refuse' from ojs.settings s);
 begin
     update ojs.settings s set bars = v_bars where s.bars <> v_bars;
-    -- No tenant is named: everybody can read the conditions of triggers.
+    -- The condition names no tenant, because every role can read the conditions of triggers.
     perform ojs._arm('job_barred', case when v_bars then 'new.state <> ''discarded''' end);
 end;
 $$;
 comment on function ojs._arm_barred() is
-'Has ojs._job_barred called for new jobs while there can be tenants whose jobs are refused; dead letters that come back are not new. Only
-after ojs._alone_with_queues.';
+'Makes the trigger ojs._job_barred fire for new jobs while there can be tenants whose jobs are
+refused. Dead letters that move back from ojs.dead_job are not new jobs. Only after
+ojs._alone_with_queues.';
 
 create or replace function ojs._job_barred() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp
@@ -97,8 +106,9 @@ begin
 end;
 $$;
 comment on function ojs._job_barred() is
-'Trigger: refuses a new job of a tenant that is suspended, or not known. For all ways in; those that make several jobs at once have asked
-before, so that the others are made.';
+'Trigger: refuses a new job of a tenant that is suspended or not known, however the job is
+enqueued. Functions that enqueue several jobs have checked before, so that one refused job does
+not undo the other jobs.';
 
 create or replace function ojs._barred(p_tenant text, p_n int) returns ojs.refusal
 language plpgsql stable
@@ -117,4 +127,5 @@ begin
 end;
 $$;
 comment on function ojs._barred(text, int) is
-'Why new jobs of a tenant are refused, or null. p_n: which of several jobs it is; null: the only one.';
+'Why new jobs of a tenant are refused, or null. p_n: the job''s index among several; null: the only
+one.';

@@ -1,8 +1,10 @@
--- Throttles (multi-tenancy section 9.2): a tenant gets less for a while. Its configuration stays as it is, and holds again afterwards.
+-- Throttles (multi-tenancy section 9.2): a tenant gets less for a while. Its configuration stays as
+-- it is, and holds again when the throttle ends.
 
 -- Lowers what a tenant gets for a while.
 -- Waits for the decision under way, and locks ojs.lane until the end of the transaction.
--- Writes throttle, notice, tenant, rule or quota, and what a change of weight or limit writes (weights, rules, configure_limits).
+-- Writes throttle, notice, tenant, rule or quota, and what a change of weight or limit writes
+-- (weights, rules, configure_limits).
 create or replace function ojs.throttle(
     p_tenant text, p_reason text default 'manual', p_action text default null, p_factor numeric default null,
     p_lasts interval default null
@@ -21,7 +23,7 @@ begin
     elsif (coalesce(p_lasts, v_watch.lasts) between '1 second' and '7 days') is not true then
         perform ojs._raise('OJ422', 'lasts must be between 1 second and 7 days', '{"field": "lasts"}');
     end if;
-    -- A session that sets limits locks ojs.tally_mark before the lane.
+    -- In this order: a session that sets limits locks ojs.tally_mark before the lane, too.
     perform ojs._alone_with_tally();
     perform ojs._say_if_new(p_tenant, null), ojs._stop_decisions();
     return ojs._begin_throttle(p_tenant, coalesce(left(p_reason, 1000), 'manual'), coalesce(p_action, v_watch.action),
@@ -29,15 +31,21 @@ begin
 end;
 $$;
 comment on function ojs.throttle(text, text, text, numeric, interval) is
-'Lowers a tenant''s weight, how many of its jobs may be active, or what it may enqueue (p_action: weight, concurrency or rate), to p_factor
-(0.001 to 0.999) of what it is, for p_lasts (1 second to 7 days), in place of a throttle that it has; null: as ojs.watch_neighbours says.
-Acts from the next dispatch on, and changes nothing that is configured. The weight stays where all tenants of a queue are alike. A tenant
-without a limit gets one of that part of what it runs, 1 at least; of tenants with logins the tick
-lowers the weight instead. rate: of what it enqueued on average in the span of ojs.watch_neighbours,
-or of its max_enqueue_rate if that is less, and one a second at least; beyond it enqueueing is
-refused with TENANT_LIMIT_EXCEEDED (throttled_rate). p_reason: kept, and shown later. Returns the
-throttle; tells of it by tenant.throttled. Waits for a running dispatch. Raises invalid_request,
-validation_error, conflict in a transaction that has fetched jobs.';
+'Lowers for a while what a tenant gets, and returns the throttle.
+It acts from the next dispatch on, changes no configuration, and replaces a throttle that the
+tenant has. The event is tenant.throttled. Waits for the decision under way. A null takes the
+setting of ojs.watch_neighbours.
+p_action: what is lowered:
+- weight; it stays where all tenants of a queue have the same weight.
+- concurrency: how many of its jobs may be active. Without a limit, the limit is that part of what
+it runs, at least 1. The tick lowers the weight instead for tenants with logins.
+- rate: what it may enqueue: that part of its average in the span of ojs.watch_neighbours, or of
+its max_enqueue_rate if that is less, at least 1 a second. More is refused with
+TENANT_LIMIT_EXCEEDED (throttled_rate).
+p_factor: to which part, 0.001 to 0.999.
+p_lasts: 1 second to 7 days.
+p_reason: kept, and shown later.
+Raises invalid_request, validation_error, conflict in a transaction that has fetched jobs.';
 
 -- Ends a throttle.
 -- Locks and writes what ojs.throttle does.
@@ -46,17 +54,18 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
     if exists (select from ojs.throttle h where h.tenant_id = p_tenant) then
-        -- A session that sets limits locks ojs.tally_mark before the lane.
+        -- In this order: a session that sets limits locks ojs.tally_mark before the lane, too.
         perform ojs._alone_with_tally();
         perform ojs._stop_decisions();
-        -- Whether it is throttled again is decided by what it does from now on.
+        -- What the tenant did before does not count: only a later check may throttle it again.
         delete from ojs.neighbour n where n.tenant_id = p_tenant;
         return query select e.* from ojs._end_throttle(p_tenant) e;
     end if;
 end;
 $$;
 comment on function ojs.release_throttle(text) is
-'Ends a tenant''s throttle and returns it; no row if it had none. Tells of it by tenant.throttle_released. Waits for a running dispatch.
+'Ends a tenant''s throttle and returns it; no row if it had none.
+The event is tenant.throttle_released. Waits for the decision under way.
 Raises conflict in a transaction that has fetched jobs.';
 
 create or replace function ojs._begin_throttle(p_tenant text, p_reason text, p_action text, p_factor numeric, p_lasts interval, p_by text)
@@ -78,7 +87,8 @@ begin
         select s.original, s.effective into v_throttle.original, v_throttle.effective from ojs._slow_down(p_tenant, p_factor) s;
     else
         v_throttle.original := (select r.max_concurrency from ojs.rule r where r.tenant_id = p_tenant and r.queue = '');
-        -- The bound is what counts its jobs, and a part of them is the bound.
+        -- First set a limit of 1, which makes its jobs counted; the final limit is a part of that
+        -- count.
         perform ojs._bound_concurrency(p_tenant, 1);
         v_throttle.effective := greatest(1, floor(p_factor * least(v_throttle.original,
             ojs._active_jobs(p_tenant, '', null))));
@@ -115,7 +125,8 @@ begin
     return next v_throttle;
 end;
 $$;
-comment on function ojs._end_throttle(text) is 'Ends a tenant''s throttle and returns it, if it has one. Only after ojs._stop_decisions.';
+comment on function ojs._end_throttle(text) is
+'Ends a tenant''s throttle and returns it, if it has one. Only after ojs._stop_decisions.';
 
 create or replace function ojs._multiply_weight(p_tenant text, p_factor numeric) returns void
 language plpgsql
@@ -130,8 +141,8 @@ begin
 end;
 $$;
 comment on function ojs._multiply_weight(text, numeric) is
-'Has a tenant''s weights be so many times what is configured (null: as configured) from the next
-decision on. Only after ojs._stop_decisions.';
+'Multiplies a tenant''s configured weights by p_factor (null: by 1) from the next decision on. Only
+after ojs._stop_decisions.';
 
 create or replace function ojs._bound_concurrency(p_tenant text, p_jobs int) returns void
 language plpgsql
@@ -145,7 +156,8 @@ begin
 end;
 $$;
 comment on function ojs._bound_concurrency(text, int) is
-'Lets at most so many jobs of a tenant be active (null: as configured) from the next decision on. Only after ojs._stop_decisions.';
+'Limits a tenant to p_jobs active jobs (null: as configured) from the next decision on. Only after
+ojs._stop_decisions.';
 
 create or replace function ojs._slow_down(p_tenant text, p_factor numeric, out original numeric, out effective numeric)
 language plpgsql
@@ -169,8 +181,8 @@ begin
 end;
 $$;
 comment on function ojs._slow_down(text, numeric) is
-'Limits what a tenant may enqueue in a minute to a part of what it did, and returns what it might before (null: all) and what it may now.
-Only after ojs._alone_with_tally.';
+'Limits what a tenant may enqueue in a minute to a part of what it did. Returns the limit before
+(null: none) and the limit now. Only after ojs._alone_with_tally.';
 
 create or replace function ojs._throttle_event(p_throttle ojs.throttle) returns jsonb
 language sql immutable
@@ -179,7 +191,8 @@ as $$
         'original_' || p_throttle.action, p_throttle.original::numeric, 'effective_' || p_throttle.action, p_throttle.effective::numeric,
         'until', to_char(p_throttle.until at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'))
 $$;
-comment on function ojs._throttle_event(ojs.throttle) is 'What an event says of a throttle (multi-tenancy section 9.2).';
+comment on function ojs._throttle_event(ojs.throttle) is
+'The data of an event about a throttle (multi-tenancy section 9.2).';
 
 create or replace function ojs._throttle_due(p_now timestamptz) returns boolean
 language plpgsql
@@ -201,14 +214,16 @@ begin
     end if;
     perform ojs._stop_decisions();
     foreach v_one in array v_ended || v_noisy loop
-        -- A login that stays in its transaction keeps the count of its tenant to itself, and would get no second job meanwhile.
+        -- A login that stays in its transaction keeps its tenant's count locked. With a limit, the
+        -- tenant would get no second job meanwhile, so lower the weight.
         v_does := case when v_watch.action = 'concurrency' and exists (select from ojs.tenant_role r where r.tenant_id = v_one)
             then 'weight' else v_watch.action end;
-        -- Somebody who configures it keeps nobody waiting: it comes with a later tick.
+        -- If another session is configuring the tenant, a later tick throttles it: decisions must
+        -- not wait for that session.
         continue when not ojs._free_to_throttle(v_one);
         if v_one = any (v_ended) then
             perform ojs._end_throttle(v_one);
-            -- Whether it is throttled again is decided by what it does from now on.
+            -- What the tenant did before does not count: only a later check may throttle it again.
             delete from ojs.neighbour n where n.tenant_id = v_one;
         else
             perform ojs._begin_throttle(v_one, (select min(n.signal) from ojs.neighbour n where n.tenant_id = v_one) || '_exceeded',
@@ -219,8 +234,8 @@ begin
 end;
 $$;
 comment on function ojs._throttle_due(timestamptz) is
-'Throttles noisy tenants, if that is wanted, and ends throttles whose time is over, ten at a time. Waits for nobody; returns whether
-there is more to do.';
+'Throttles noisy tenants if mode is on, and ends throttles whose time is over, 10 at a time. Waits
+for no lock; returns whether there is more to do.';
 
 create or replace function ojs._free_to_throttle(p_tenant text) returns boolean
 language plpgsql
@@ -239,7 +254,8 @@ begin
 end;
 $$;
 comment on function ojs._free_to_throttle(text) is
-'Locks what a throttle of a tenant writes, and returns whether nobody else has; waits for nobody.';
+'Locks the rows that a throttle of a tenant writes (skip locked), and returns whether it has got
+all of them.';
 
 create or replace view ojs.throttles as
 select h.tenant_id, h.action,
@@ -252,13 +268,18 @@ from (select * from ojs.throttle where ojs._reads_all() union all select * from 
 left join ojs.tenant t on t.tenant_id = h.tenant_id
 left join ojs.rule r on r.tenant_id = h.tenant_id and r.queue = ''
 cross join ojs._usual_weight u;
-comment on view ojs.throttles is 'Tenants that get less for a while (ojs.throttle). A tenant sees its own row.';
+comment on view ojs.throttles is
+'Tenants that get less for a while (ojs.throttle).
+A tenant sees its own row.';
 comment on column ojs.throttles.tenant_id is 'The tenant.';
 comment on column ojs.throttles.action is 'What is lowered: weight, concurrency or rate.';
-comment on column ojs.throttles.original is 'What it would be now without the throttle, in queues that do not say; of a rate what it
-was when that began, in jobs a minute; null: no limit.';
-comment on column ojs.throttles.effective is 'What it is now instead.';
-comment on column ojs.throttles.reason is 'Why: a signal of ojs.noisy_neighbours with _exceeded behind it, or an operator''s words.';
-comment on column ojs.throttles.since is 'Since when.';
-comment on column ojs.throttles.until is 'When it ends by itself.';
-comment on column ojs.throttles.set_by is 'Who did it; null: the tick, or not for a tenant to see.';
+comment on column ojs.throttles.original is
+'The value without the throttle now, in queues without weights of their own; for a rate, the limit
+when the throttle began, in jobs a minute; null: no limit.';
+comment on column ojs.throttles.effective is 'The value with the throttle.';
+comment on column ojs.throttles.reason is
+'Why: a signal of ojs.noisy_neighbours followed by _exceeded, or an operator''s words.';
+comment on column ojs.throttles.since is 'Since when it is throttled.';
+comment on column ojs.throttles.until is 'When the throttle ends by itself.';
+comment on column ojs.throttles.set_by is
+'The login that set it; null: the tick, or hidden from a tenant.';

@@ -1,5 +1,5 @@
--- Fit: tiers are copied to tenants. First come limits on enqueueing, which no decision waits for, then what needs the lane; the tick takes
--- some tenants at a time and waits for nobody.
+-- Copying tiers to tenants. First limits on enqueueing, which need no lane, then weights, boosts
+-- and max_concurrency, which do. The tick copies to some tenants at a time and waits for no lock.
 
 create or replace function ojs._tier_fields(p_config jsonb) returns jsonb
 language plpgsql
@@ -43,8 +43,9 @@ begin
 end;
 $$;
 comment on function ojs._tier_fields(jsonb) is
-'What a tier says of tenants: fairness_weight, priority_boost, and beside them limits as ojs._limit_fields has them. Raises what is wrong
-with it, ranges included, because the constraints of the tables would tell only when a tenant gets it.';
+'The fields of a tier as one flat object: fairness_weight, priority_boost, and limits as
+ojs._limit_fields returns them. Raises what is wrong with it, ranges included: constraints of the
+tables would raise only when a tenant gets the tier.';
 
 create or replace function ojs._fit_tenants(p_tenants text[], p_wait boolean) returns boolean
 language plpgsql
@@ -55,12 +56,14 @@ declare
     v_row   record;
 begin
     if p_wait then
-        -- Under the lane it would be late to wait for somebody who does the same.
+        -- Wait here for a session that configures the same tenant: under the lane, decisions would
+        -- wait, too.
         perform ojs._know(t) from unnest(p_tenants) t;
     end if;
     perform ojs._fit_limits(array(select t.tenant_id from ojs.tenant_tier t
         where t.tenant_id = any (p_tenants) and t.due - c_share <> '{}'), c_share);
     update ojs.tenant_tier t
+    -- A tenant that is not configured keeps an empty due, so that _fit_share makes its row.
     set due = coalesce((select jsonb_object_agg(f.key, f.value) from jsonb_each(t.due) f where f.key = any (c_share)),
         case when not exists (select from ojs.tenant n where n.tenant_id = t.tenant_id and n.created_at is not null) then '{}'::jsonb end)
     where t.tenant_id = any (p_tenants);
@@ -80,8 +83,9 @@ begin
 end;
 $$;
 comment on function ojs._fit_tenants(text[], boolean) is
-'Copies to tenants what is due of their tiers, and returns whether others were in the way; for 50 ms under the lane, after which the rest
-stays due. p_wait: waits for others. Only after ojs._alone_with_queues or ojs._alone_at_once.';
+'Copies the due fields of their tiers to tenants, and returns whether another session holds the
+lane. After 50 ms under the lane the rest stays due. p_wait: waits for other sessions. Only after
+ojs._alone_with_queues or ojs._alone_at_once.';
 
 create or replace function ojs._fit_limits(p_tenants text[], p_but text[]) returns void
 language plpgsql
@@ -99,12 +103,14 @@ begin
     perform ojs._give_room(ojs.now());
 end;
 $$;
-comment on function ojs._fit_limits(text[], text[]) is 'Sets the limits on enqueueing that are due for tenants; p_but: fields of others.';
+comment on function ojs._fit_limits(text[], text[]) is
+'Sets the limits on enqueueing that are due for tenants. p_but: fields that are not limits on
+enqueueing.';
 
 create or replace function ojs._set_limits(p_tenant text, p_fields jsonb, p_reason text) returns void
 language sql
 as $$
-    -- What is as it should be keeps its reason.
+    -- A limit that is the same already keeps its reason.
     select ojs._set_quota(p_tenant, '', f.key, nullif(f.value, 'null'), p_reason)
     from (select f.key, f.value, ojs._duration(f.value ->> 'period') as period, (f.value ->> 'limit')::bigint as maximum
         from jsonb_each(p_fields) f) f
@@ -114,8 +120,8 @@ as $$
             and q.burst is not distinct from case when f.period is not null then coalesce((f.value ->> 'burst')::bigint, f.maximum) end)
 $$;
 comment on function ojs._set_limits(text, jsonb, text) is
-'Sets a tenant''s limits on enqueueing to what fields of a tier say, as far as they are others. The caller has locked the row of
-ojs.tally_mark.';
+'Sets those of a tenant''s limits on enqueueing that differ from the fields of a tier. The caller
+has locked the row of ojs.tally_mark.';
 
 create or replace function ojs._fit_share(p_tenant text, p_fields jsonb, p_reason text) returns void
 language plpgsql
@@ -138,8 +144,8 @@ begin
 end;
 $$;
 comment on function ojs._fit_share(text, jsonb, text) is
-'Sets a tenant''s weight, boost and limit of concurrency, as far as fields of a tier name them and they are others. Only under the row of
-ojs.lane.';
+'Sets a tenant''s weight, boost and limit of concurrency, if the fields of a tier name them and
+they differ. Only under the lane.';
 
 create or replace function ojs._alone_at_once() returns boolean
 language plpgsql
@@ -162,7 +168,8 @@ begin
 end;
 $$;
 comment on function ojs._alone_at_once() is
-'Locks what tiers are copied under, ojs.queue, settings and ojs.tally_mark, if nobody else has, and says whether; waits for nobody.';
+'Locks ojs.queue, settings and ojs.tally_mark, under which tiers are copied. Waits for no lock.
+False: another session has one of them locked, or the isolation level is not read committed.';
 
 create or replace function ojs._fit_due() returns boolean
 language plpgsql
@@ -191,7 +198,8 @@ begin
 end;
 $$;
 comment on function ojs._fit_due() is
-'Copies tiers to tenants for which that is due, newcomers among them, some at a time; waits for nobody, and returns whether some are left.';
+'Copies tiers to tenants whose fields are due, and to newcomers, 50 at a time. Waits for no lock,
+and returns whether some are left.';
 
 create or replace function ojs._met(p_tenant text) returns boolean
 language sql stable
@@ -208,7 +216,8 @@ as $$
             exists (select from ojs.rule r where r.tenant_id = p_tenant and r.queue = '' and r.max_concurrency is not null)
         else exists (select from ojs.quota q where q.tenant_id = p_tenant and q.queue = '' and q.resource = p_field) end
 $$;
-comment on function ojs._has_own(text, text) is 'Whether a tenant was given itself what is a field of tiers.';
+comment on function ojs._has_own(text, text) is
+'Whether a tenant has a value of its own for a field of tiers.';
 
 create or replace function ojs._meet(p_from pg_snapshot, p_to pg_snapshot) returns void
 language sql
@@ -217,7 +226,8 @@ as $$
     select distinct c.tenant_id from ojs._changes(p_from, p_to) c where not ojs._met(c.tenant_id) on conflict do nothing
 $$;
 comment on function ojs._meet(pg_snapshot, pg_snapshot) is
-'Notes tenants without a tier whose jobs came or went between two snapshots. Only under the row of ojs.tally_mark.';
+'Notes tenants without a tier whose jobs came or ended between two snapshots. Only under the lock
+of ojs.tally_mark.';
 
 create or replace function ojs._meet_all() returns void
 language sql
@@ -226,7 +236,8 @@ as $$
     select distinct u.tenant_id from (select t.tenant_id from ojs.tally t union all select r.tenant_id from ojs._recent() r) u
     where not ojs._met(u.tenant_id) on conflict do nothing
 $$;
-comment on function ojs._meet_all() is 'Notes all tenants without a tier. Only under the row of ojs.tally_mark.';
+comment on function ojs._meet_all() is
+'Notes all tenants without a tier. Only under the lock of ojs.tally_mark.';
 
 create or replace function ojs._meet_rolled_up(p_from pg_snapshot) returns void
 language plpgsql
@@ -238,7 +249,8 @@ begin
 end;
 $$;
 comment on function ojs._meet_rolled_up(pg_snapshot) is
-'Where there is a tier default, notes the newcomers between a snapshot and that of ojs.tally_mark, whose row the caller has locked.';
+'If there is a tier named default, notes the newcomers between a snapshot and that of
+ojs.tally_mark. The caller has locked that row.';
 
 create or replace function ojs._meet_newcomers() returns int
 language plpgsql
@@ -258,5 +270,5 @@ begin
 end;
 $$;
 comment on function ojs._meet_newcomers() is
-'Where there is a tier default, notes the newcomers since ojs.tally_mark, and returns in how many milliseconds to look again; null: there
-is none.';
+'If there is a tier named default, notes the newcomers since ojs.tally_mark, and returns in how
+many milliseconds to check again; null: there is no such tier.';

@@ -1,19 +1,24 @@
 -- Tiers: templates of limits and shares. A tenant that is given a tier has its numbers copied
 -- (tenants/tier_fit.sql), so that no call about a job reads these tables.
 
-comment on table ojs.tier is 'Tiers, templates of what tenants have. Changed by ojs.configure_tier; read as ojs.tiers.';
-comment on column ojs.tier.name is 'The tier. Tenants without a tier get the one of the name default.';
-comment on column ojs.tier.config is 'The template as it was given: {"limits": {...}, "fairness_weight": 10, "priority_boost": 5}.';
-comment on column ojs.tier.fields is 'The same with each limit under its own name beside the others, as ojs._tier_fields has it.';
-comment on column ojs.tier.reason is 'The reason that was given with the last change.';
+comment on table ojs.tier is
+'Tiers, templates of limits and shares. Changed by ojs.configure_tier; read as ojs.tiers.';
+comment on column ojs.tier.name is 'The tier. Tenants without a tier get the tier named default.';
+comment on column ojs.tier.config is
+'The template as it was given: {"limits": {...}, "fairness_weight": 10, "priority_boost": 5}.';
+comment on column ojs.tier.fields is
+'The same as one flat object with each limit under its own name, as ojs._tier_fields returns it.';
+comment on column ojs.tier.reason is 'The reason given with the last change.';
 comment on table ojs.tenant_tier is
-'Which tenant has which tier. Written by ojs.set_tier, ojs.configure_tier and the tick, always under the lock of ojs.queue.';
+'The tier of each tenant that has one. Written by ojs.set_tier, ojs.configure_tier and the tick,
+always under the lock of ojs.queue.';
 comment on column ojs.tenant_tier.tenant_id is 'The tenant.';
 comment on column ojs.tenant_tier.tier is 'Its tier.';
-comment on column ojs.tenant_tier.due is 'What of the tier it does not have yet; null: it has all.';
+comment on column ojs.tenant_tier.due is
+'The fields of the tier that have not been copied to the tenant yet; null: all have been.';
 comment on table ojs.newcomer is
-'Tenants without a tier, for which the tick is to look whether they get the tier default. Written under the lock of
-ojs.tally_mark alone.';
+'Tenants without a tier that the tick has to check: they may get the tier named default. Written
+only under the lock of ojs.tally_mark.';
 comment on column ojs.newcomer.tenant_id is 'The tenant.';
 
 create or replace view ojs.tiers with (security_invoker = true) as
@@ -22,15 +27,18 @@ from ojs.tier r
 cross join lateral (
     select count(*) as tenants, count(t.due) as due from ojs.tenant_tier t where t.tier = r.name
 ) n;
-comment on view ojs.tiers is 'Tiers, templates of what tenants have. Set by ojs.configure_tier, given to tenants by ojs.set_tier.';
-comment on column ojs.tiers.name is 'The tier. Tenants without a tier get the one of the name default.';
+comment on view ojs.tiers is
+'Tiers, templates of limits and shares.
+Set by ojs.configure_tier, given to tenants by ojs.set_tier.';
+comment on column ojs.tiers.name is 'The tier. Tenants without a tier get the tier named default.';
 comment on column ojs.tiers.config is 'The template.';
 comment on column ojs.tiers.tenants is 'How many tenants have it.';
-comment on column ojs.tiers.due is 'How many of them do not have all of it yet.';
-comment on column ojs.tiers.reason is 'The reason that was given with the last change.';
+comment on column ojs.tiers.due is 'How many of them do not have all fields of it yet.';
+comment on column ojs.tiers.reason is 'The reason given with the last change.';
 
 -- Makes, changes or removes a tier.
--- Locks ojs.queue against others who configure, and ojs.tally_mark; for a weight, a boost or max_concurrency ojs.lane, until the end.
+-- Locks ojs.queue against other sessions that configure, and ojs.tally_mark; for a weight, a boost
+-- or max_concurrency ojs.lane, until the end.
 -- Writes tier, tenant_tier, audit, and what ojs.set_tier writes; notifies the clock.
 create or replace function ojs.configure_tier(
     p_tier text, p_config anycompatible, p_reason text default null, p_confirm boolean default false
@@ -57,7 +65,8 @@ begin
     on conflict (name) do update set config = excluded.config, fields = excluded.fields, reason = excluded.reason;
     perform ojs._audit(null, 'tier', p_tier, case when v_old.name is null then 'created' else 'changed' end, v_old.fields, v_fields,
         p_reason);
-    -- What has not changed may have been set otherwise for one tenant, which keeps that.
+    -- Copy only changed fields: one that has not changed may have been set to another value for one
+    -- tenant, which keeps it.
     select jsonb_object_agg(f.key, f.value) into v_changed from jsonb_each(v_fields) f
     where f.value is distinct from v_old.fields -> f.key;
     update ojs.tenant_tier t set due = coalesce(t.due, '{}') || v_changed where t.tier = p_tier and v_changed is not null;
@@ -72,19 +81,26 @@ begin
 end;
 $$;
 comment on function ojs.configure_tier(text, anycompatible, text, boolean) is
-'Makes or changes a tier, a template of what tenants have (multi-tenancy section 14.1), and returns it. p_config: {"limits": {...},
-"fairness_weight": 10, "priority_boost": 5}, each of them only if the tier is about it; limits as for ojs.configure_limits, without a queue,
-null: none; weight is another name of fairness_weight. The template is taken whole. What has changed in it is copied to the tenants that
-have the tier, to the first 20 at once, to the others by the clock, as many as fit into 50 ms at a time; what has not changed stays as it
-was set for each tenant, and what the template no longer names stays, too. p_config null: removes the tier, which is refused with conflict
-while tenants have it, unless p_confirm says that these keep their numbers and have no tier from then on. The tier default is given to
-tenants without a tier, but for what they have of their own: when it is made to those there are, then to each that enqueues for the first
-time, by the clock, a quarter of a second later; what came before counts, and was not refused. p_reason: kept, and shown later. Raises
-invalid_request, validation_error, unsupported, not_found, conflict, also in a transaction that has fetched jobs.';
+'Makes, changes or removes a tier, a template of limits and shares, and returns it.
+See multi-tenancy section 14.1. Fields that have changed are copied to the tenants that have the
+tier: to the first 20 at once, to the rest by the clock, for 50 ms at a time. Other fields, and
+fields that the template no longer names, stay as each tenant has them.
+The tier named default is given to tenants without a tier, except for fields that they have set
+themselves: to all of them when it is made, later to each tenant that enqueues for the first time,
+by the clock, within about a quarter of a second; its jobs up to then are counted and not refused.
+p_config: {"limits": {...}, "fairness_weight": 10, "priority_boost": 5}, replaced as a whole;
+members that are left out are not part of the tier. limits as for ojs.configure_limits, without a
+queue; null: no limit. weight is another name of fairness_weight. Null removes the tier.
+p_confirm: required to remove a tier that tenants have. They keep their numbers, and have no tier
+from then on.
+p_reason: kept, and shown later.
+Raises invalid_request, validation_error, unsupported, not_found, conflict (also in a transaction
+that has fetched jobs).';
 
 -- Gives a tenant a tier.
 -- Locks what ojs.configure_tier locks.
--- Writes tenant_tier, audit, and what ojs.configure_limits, ojs.configure_tenant and ojs.limit_concurrency write.
+-- Writes tenant_tier, audit, and what ojs.configure_limits, ojs.configure_tenant and
+-- ojs.limit_concurrency write.
 create or replace function ojs.set_tier(p_tenant text, p_tier text, p_reason text default null) returns setof ojs.tenant
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -100,9 +116,13 @@ begin
 end;
 $$;
 comment on function ojs.set_tier(text, text, text) is
-'Gives a tenant a tier, and returns its configuration. What the template names is copied to the tenant; what it does not name stays as it
-is. Given once more, it is copied once more. Changes of the template follow (ojs.configure_tier). p_tier null: it has no tier from then on,
-and keeps its numbers. p_reason: for the audit trail. Raises invalid_request, not_found, conflict in a transaction that has fetched jobs.';
+'Gives a tenant a tier, and returns the tenant''s configuration.
+The fields of the template are copied to the tenant; others stay as they are. If the tenant has
+the tier already, they are copied again. Later changes of the template follow
+(ojs.configure_tier).
+p_tier: null: it has no tier from then on, and keeps its numbers.
+p_reason: for the audit trail.
+Raises invalid_request, not_found, conflict in a transaction that has fetched jobs.';
 
 create or replace function ojs._check_tier(p_tier text) returns void
 language plpgsql immutable
@@ -113,7 +133,8 @@ begin
     end if;
 end;
 $$;
-comment on function ojs._check_tier(text) is 'Raises that a text is no name of a tier.';
+comment on function ojs._check_tier(text) is
+'Raises an error if a text cannot be the name of a tier.';
 
 create or replace function ojs._remove_tier(p_old ojs.tier, p_tier text, p_reason text, p_confirm boolean) returns void
 language plpgsql
@@ -133,7 +154,8 @@ begin
     perform ojs._audit(null, 'tier', p_tier, 'removed', p_old.fields, null, p_reason);
 end;
 $$;
-comment on function ojs._remove_tier(ojs.tier, text, text, boolean) is 'Removes a tier. Only after ojs._alone_with_queues.';
+comment on function ojs._remove_tier(ojs.tier, text, text, boolean) is
+'Removes a tier. Only after ojs._alone_with_queues.';
 
 create or replace function ojs._give_tier(p_tenant text, p_tier text, p_reason text) returns void
 language plpgsql
@@ -157,9 +179,11 @@ begin
 end;
 $$;
 comment on function ojs._give_tier(text, text, text) is
-'Notes that a tenant has a tier (null: none), and that it is to be fitted. Only after ojs._alone_with_queues.';
+'Notes that a tenant has a tier (null: none), and that its fields are to be copied. Only after
+ojs._alone_with_queues.';
 
 create or replace function ojs._wake_clocks() returns void
 language sql
 as $$ select pg_notify('ojs_wake', s.token) from ojs.sleeper s where s.expires_at > ojs.now() $$;
-comment on function ojs._wake_clocks() is 'Has the clocks that sleep look again when this transaction commits.';
+comment on function ojs._wake_clocks() is
+'Wakes the clocks that sleep when this transaction commits.';

@@ -1,9 +1,12 @@
 -- Weights and boosts, which act on the whole backlog from the next decision on. See
--- tenants/shares.sql for how the tenants of a queue share, tenants/max_priority.sql for how high their
+-- tenants/shares.sql for how the tenants of a queue share, tenants/max_priority.sql for how high
+-- their
 -- priorities may be.
 
--- Sets a tenant's weight, everywhere or in a queue, its boost, and how high its jobs' priorities may be.
--- Waits for the decision under way, and locks ojs.lane until the end of the transaction; before it ojs.queue, settings and job, if need be.
+-- Sets a tenant's weight, everywhere or in a queue, its boost, and how high its jobs' priorities
+-- may be.
+-- Waits for the decision under way, and locks ojs.lane until the end of the transaction; before
+-- that ojs.queue, settings and job, if need be.
 -- Writes tenant, queue_weight, tenant_fairness and dispatch_state.
 create or replace function ojs.configure_tenant(
     p_tenant text, p_weight numeric default null, p_priority_boost int default null, p_max_priority int default null,
@@ -46,16 +49,24 @@ begin
 end;
 $$;
 comment on function ojs.configure_tenant(text, numeric, int, int, text, text) is
-'Sets a tenant''s weight (0.000001 to 1000000, default 1) and priority boost (-100 to 100, default 0), and returns its configuration; a
-null argument leaves its setting as it is. Acts on the whole backlog from the next dispatch on. p_max_priority (-100 to 100, default 100):
-new jobs of a higher priority are refused with validation_error or, with p_over_priority ''clamp'' (default ''refuse''), get this one,
-whichever way they come. Dead letters that are retried are not new, and the boost does not count. p_queue: p_weight is the tenant''s
-weight in this queue only, null takes it away (ojs.queue_weight). What is returned does not show it. Waits for a running dispatch, and
-with p_max_priority or p_queue for another call that configures queues. Raises validation_error, invalid_request, conflict in a transaction
-that has fetched jobs, backend_unavailable for p_max_priority while a transaction stays open that uses jobs, and not_found for a weight to
-take away that the queue does not have.';
+'Sets a tenant''s weight, boost and highest priority, and returns its configuration.
+Weight and boost act on the whole backlog from the next dispatch on. Null leaves a setting as it
+is. Waits for the decision under way; with p_max_priority or p_queue, also for another session
+that configures queues.
+p_weight: 0.000001 to 1000000, default 1.
+p_priority_boost: -100 to 100, default 0.
+p_max_priority: -100 to 100, default 100, the boost not counted. New jobs of a higher priority,
+however they are enqueued, are treated by p_over_priority; dead letters that are retried are not
+new.
+p_over_priority: refuse (default): with validation_error; clamp: the job gets max_priority.
+p_queue: p_weight is the tenant''s weight in this queue only, null removes it (ojs.queue_weight).
+The returned configuration does not show it.
+Raises validation_error, invalid_request, conflict in a transaction that has fetched jobs; for
+p_max_priority backend_unavailable while a transaction that uses jobs stays open; not_found for a
+weight to be removed that the queue does not have.';
 
--- Read where a tenant joins, so it is one look into an index that is empty where no queue and no deployment says anything.
+-- Called for each tenant that joins, so it is one index lookup, in an index that is empty where
+-- neither a queue nor the deployment sets weights.
 create or replace function ojs._weight_in(p_queue text, p_tenant text, p_own numeric, p_throttle numeric) returns table (weight numeric)
 language sql stable rows 1
 as $$
@@ -66,16 +77,20 @@ as $$
         left join lateral (
             select case when w.tenant_id = '' then coalesce(p_own, w.weight) else w.weight end as weight, w.tenant_id
             from ojs.queue_weight w
-            -- Asked once by a whole query. Looks into an empty index would be a fifth of what it costs to take a tenant in.
+            -- Evaluated once for a whole query. Lookups in an empty index would be a fifth of what
+            -- it costs to fold in a tenant.
             where exists (select from ojs.queue_weight)
                 and w.queue in (p_queue, '') and w.tenant_id in ('*', p_tenant, 'tenant:' || p_tenant, '')
             order by w.tenant_id = '', w.queue = '', w.tenant_id <> '*', w.tenant_id <> p_tenant limit 1) w on true) n
 $$;
 comment on function ojs._weight_in(text, text, numeric, numeric) is
-'The weight of a tenant in a queue, the one place: 1 where the queue has all tenants alike, else the queue''s weight for the tenant, else 1
-where the deployment has all alike, else the tenant''s own weight (p_own: ojs.tenant.weight), else the queue''s default weight, else the
-deployment''s, else 1; and but where all are alike, p_throttle (ojs.tenant.throttle) times that. p_queue empty: in queues that do not say.
-Becomes part of the query that asks.';
+'The weight of a tenant in a queue; the only function that decides it. The first of these that
+applies:
+1 if the queue gives all tenants the same weight; the queue''s weight for the tenant; 1 if the
+deployment gives all the same weight; the tenant''s own weight (p_own: ojs.tenant.weight); the
+queue''s default weight; the deployment''s; 1.
+Except where all are the same, it is multiplied by p_throttle (ojs.tenant.throttle).
+p_queue empty: in queues without weights of their own. Becomes part of the query that asks.';
 
 create or replace function ojs._reweigh(p_tenant ojs.tenant, p_by int) returns void
 language plpgsql
@@ -88,7 +103,8 @@ declare
     v_own   numeric;
     v_new   numeric;
 begin
-    -- A boost moves rows to other levels. The row at the end to which they move goes first; otherwise one would meet another's key.
+    -- A boost moves rows to other levels. Begin at the end to which they move; otherwise a row
+    -- would get a key that another row still has.
     for v_fair in
         select f.* from ojs._queues_with_state() q(queue)
         cross join lateral (select l.priority from ojs._state(q.queue) s cross join lateral unnest(s.levels) l) l
@@ -100,9 +116,11 @@ begin
         select * into v_to from unnest(v_rank.levels) l where l.priority = v_rank.priority;
         select w.weight into v_new from ojs._weight_in(v_fair.queue, p_tenant.tenant_id, p_tenant.weight, p_tenant.throttle) w;
         v_own := case when v_rank.unit = 'none' or v_rank.priority = v_fair.priority and not v_fair.ready then v_fair.vtime
-            -- The tenant's lead, counted in jobs, stays as it is; only its time is in units of the new weight.
+            -- The tenant's lead, counted in jobs, stays as it is; only its time is in units of the
+            -- new weight.
             when v_rank.priority = v_fair.priority then v_from.low + round((v_fair.vtime - v_from.low) * v_fair.weight / v_new, 15)
-            -- Each level has a time of its own. With its old time the tenant might wait there for long, or be served alone.
+            -- Each level has virtual times of its own. With its old time the tenant might wait
+            -- there for long, or be the only one that is served.
             else ojs._join_at(0, v_to.low, v_new, v_to.joined) end;
         update ojs.tenant_fairness f set priority = v_rank.priority, rev = f.rev + 1, vtime = v_own, weight = v_new
         where f.queue = v_fair.queue and f.priority = v_fair.priority and f.tenant_id = v_fair.tenant_id and f.rev = v_fair.rev;
@@ -115,8 +133,8 @@ begin
 end;
 $$;
 comment on function ojs._reweigh(ojs.tenant, int) is
-'Has a tenant''s weight and boost act on its rows of ojs.tenant_fairness; p_by: by how much the boost has changed. Only under the row of
-ojs.lane.';
+'Makes a tenant''s weight and boost act on its rows of ojs.tenant_fairness. p_by: by how much the
+boost has changed. Only under the lane.';
 
 create or replace function ojs._queues_with_state() returns setof text
 language sql stable rows 100
@@ -129,4 +147,5 @@ as $$
     )
     select q.queue from q where q.queue is not null
 $$;
-comment on function ojs._queues_with_state() is 'The queues of which decisions know something, each once.';
+comment on function ojs._queues_with_state() is
+'The queues that have a row in ojs.dispatch_state, each once.';

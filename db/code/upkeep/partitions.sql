@@ -1,4 +1,4 @@
--- Partitions of ojs.job, and how the last one is cut so that jobs to come get a partition of their
+-- Partitions of ojs.job, and how the last one is cut so that future jobs get a partition of their
 -- own (docs/design/0001). Called by ojs.upkeep, which servers call all the time, and by operators.
 -- ojs.drop_finished (upkeep/retention.sql) drops old partitions.
 
@@ -11,13 +11,13 @@ as $$
     ) x
 $$;
 comment on function ojs._id_at(timestamptz) is
-'A bound between the UUIDv7 made before an instant and those made from it on. Instants that no such id can hold count as the first or the
-last one.';
+'The lowest UUIDv7 of a time, a bound between the ids made before it and those made from it on. A
+time outside the range of such ids counts as the first or the last one.';
 
 create or replace function ojs._id_time(p_id uuid) returns timestamptz
 language sql immutable
 as $$ select to_timestamp(('x' || left(replace(p_id::text, '-', ''), 12))::bit(48)::bigint / 1000.0) $$;
-comment on function ojs._id_time(uuid) is 'The instant in a UUIDv7.';
+comment on function ojs._id_time(uuid) is 'The time in a UUIDv7.';
 
 create or replace view ojs.job_partitions with (security_invoker = true) as
 select c.relname as partition, ojs._id_time(b.lo) as from_at, ojs._id_time(b.hi) as until_at,
@@ -31,11 +31,17 @@ cross join lateral (
 where i.inhparent = 'ojs.job'::regclass
 order by b.lo nulls first;
 comment on view ojs.job_partitions is
-'Partitions of ojs.job, oldest first. from_at, until_at: the times in the ids of its jobs, null where it is open; jobs: about how
-many; bytes: with indexes and wide values; lo, hi: the ids. A job''s id says when the job was made, unless its producer chose another.';
+'Partitions of ojs.job, oldest first.
+from_at, until_at: the times in the ids of its jobs; null: unbounded. A job''s id says when the
+job was made, unless its producer chose another id.
+jobs: how many, by PostgreSQL''s estimate.
+bytes: with indexes and wide values.
+lo, hi: the bounds of the ids.';
 
--- The next step of cutting the last partition at p_at; a small one is cut in one call, a large one is read in between.
--- Locks ojs.cut against other cuts, then, for at most 200 ms of waiting, ojs.job and its last partition.
+-- Makes the next step of cutting the last partition at p_at; a small partition is cut in one call,
+-- a large one is read in a call before.
+-- Locks ojs.cut against other cuts, then, waiting for 200 ms at most, ojs.job and its last
+-- partition.
 -- Writes ojs.cut; makes a partition, and moves up to 10000 jobs into it.
 create or replace function ojs.cut_partition(p_at timestamptz) returns text
 language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '200ms'
@@ -53,6 +59,7 @@ begin
         return 'done';
     end if;
     lock table ojs.cut in share row exclusive mode;
+    -- The partitions are read under the lock of ojs.cut: only one session at a time changes them.
     select p.partition, p.lo, ojs._cut_lead(p.partition) as lead into v_last from ojs.job_partitions p where p.hi is null;
     if v_id <= v_last.lo then
         perform ojs._raise('OJ409', format('%s begins later than that', v_last.partition), '{"field": "at"}');
@@ -61,7 +68,9 @@ begin
     if v_cut.cut_at <> v_at then
         return case when ojs._cut_undo() then 'again: another cut was being prepared' else ojs._in_use() end;
     end if;
-    -- A few move along, or a client could hold up the cut with one id from the future. But no constraint could be validated with them.
+    -- Up to 10000 later jobs move into the new partition; otherwise a client could stop the cut
+    -- with one id from the future. A cut with a constraint allows none: the constraint could not be
+    -- validated.
     perform ojs._refuse_later(v_last.partition, v_id, case when v_last.lead = '0' and v_cut.cut_at is null then 10000 else 0 end);
     if ojs._held_long(array['ojs.job', format('ojs.%I', v_last.partition)]::regclass[]::oid[]) then
         return ojs._in_use();
@@ -82,12 +91,15 @@ exception when lock_not_available then
 end;
 $$;
 comment on function ojs.cut_partition(timestamptz) is
-'Cuts the last partition of ojs.job: jobs whose ids are made from p_at on will lie in a new one. One step per call; returns done, or again
-and why: call it again, in a transaction of its own. While the last partition holds little, one call does it, so cut before the time
-comes: the next partition is empty then, and up to 10000 jobs that have later ids already move along. Else the partition is read once
-beside running work, and until the cut is made, a job whose id claims a time after p_at is refused with backend_unavailable. So choose
-p_at ten minutes ahead, and one more for each gigabyte, and rather a day; ojs.upkeep gives a preparation up when a quarter of that time,
-or five minutes, are left. Waits for a lock at most 200 ms, then gives up and says again. Raises invalid_request, conflict.';
+'Cuts the last partition of ojs.job: jobs with ids made from p_at on get a new one.
+One step per call. Returns done, or again and why: call it again, in a transaction of its own. A
+small partition (4 MB) takes one call, and up to 10000 jobs with later ids move; so cut early,
+while the partition is empty. A larger one is read once, without a lock that other sessions wait
+for; until the cut is made, jobs with ids after p_at are refused with backend_unavailable. It
+waits for a lock for 200 ms at most, then returns again.
+p_at: for a large partition, at least 10 minutes ahead and 1 more for each gigabyte; better a day.
+ojs.upkeep gives up a cut when a quarter of that time, or 5 minutes, are left.
+Raises invalid_request, conflict.';
 
 create or replace function ojs._prepare_cut(p_at timestamptz, p_partition text, p_lead interval) returns void
 language plpgsql
@@ -99,10 +111,12 @@ begin
         perform ojs._raise('OJ400', format('at must be at least %s minutes ahead, since the last partition is large',
             extract(epoch from p_lead)::int / 60), '{"field": "at"}');
     end if;
-    -- Without the lock, what is enqueued between the look and the constraint would break the constraint, and no such job could be changed.
+    -- Without the lock, a job enqueued between the check and the constraint could violate the
+    -- constraint, and could then not be changed.
     execute format('lock table ojs.%I in access exclusive mode', p_partition);
     perform ojs._refuse_later(p_partition, v_id, 0);
-    -- The first half refuses later jobs with an error that says so. The second lets the partition be attached again without being read.
+    -- The first half refuses later jobs with an error that says why. The second half lets
+    -- PostgreSQL attach the partition again without reading it.
     execute format('alter table ojs.%1$I add constraint job_cut check ((id < %2$L or ojs._raise(%3$L, %4$L)) and id < %2$L) not valid',
         p_partition, v_id, 'OJ503', 'a partition is being cut, and holds no later ids meanwhile');
     insert into ojs.cut (cut_at, partition, undo_at)
@@ -110,8 +124,9 @@ begin
 end;
 $$;
 comment on function ojs._prepare_cut(timestamptz, text, interval) is
-'Gives a large partition the constraint that no id is later than the cut, which is then validated beside running work. Raises
-invalid_request when p_at is nearer than p_lead, conflict when there are later ids.';
+'Adds to a large partition the constraint that no id is later than the cut; a later call validates
+it while other sessions work. Raises invalid_request if p_at is less than p_lead ahead, conflict
+if there are later ids.';
 
 create or replace function ojs._make_cut(p_at timestamptz, p_partition text, p_lo uuid, p_prepared boolean) returns void
 language plpgsql
@@ -126,7 +141,7 @@ begin
         v_name, v_id, ojs._storage_options(p_partition));
     perform ojs._protect_partition(v_name);
     if not p_prepared then
-        -- With triggers the jobs that move along would be journalled as new ones.
+        -- With triggers the jobs that move would be journalled as new jobs.
         execute format('alter table ojs.%I disable trigger user', v_name);
         execute format('with moved as (delete from ojs.%I j where j.id >= %L returning j.*) insert into ojs.%I select m.* from moved m',
             p_partition, v_id, v_name);
@@ -141,7 +156,8 @@ begin
 end;
 $$;
 comment on function ojs._make_cut(timestamptz, text, uuid, boolean) is
-'Cuts the last partition, which begins at p_lo. p_prepared: a validated constraint says that no id is later; else later jobs move along.';
+'Cuts the last partition, which begins at p_lo. p_prepared: a validated constraint says that no id
+is later; else later jobs move into the new partition.';
 
 create or replace function ojs._cut_undo() returns boolean
 language plpgsql set lock_timeout = '200ms'
@@ -155,7 +171,8 @@ begin
     if not found then
         return true;
     end if;
-    -- Transactions that overlap leave no gap by themselves. When later ids are about to be refused, others may wait a second for one.
+    -- Short transactions that overlap can leave no gap for this lock. If later ids will be refused
+    -- within a minute, let other sessions wait up to a second for it.
     v_late := v_cut.cut_at < ojs.now() + interval '1 minute';
     if ojs._held_long(array[format('ojs.%I', v_cut.partition)::regclass::oid], case when v_late then 10 else 1 end) then
         return false;
@@ -171,8 +188,8 @@ exception when lock_not_available then
 end;
 $$;
 comment on function ojs._cut_undo() is
-'Gives up the cut in preparation, if there is one, since later ids are refused until it is made or given up. False: somebody holds on to
-the partition, and it has to be tried again.';
+'Gives up the cut in preparation, if there is one: later ids are refused until it is made or given
+up. False: another transaction holds the partition; try again.';
 
 create or replace function ojs._cut_lead(p_table text) returns interval
 language sql stable
@@ -181,8 +198,8 @@ as $$
     from pg_relation_size(format('ojs.%I', p_table)::regclass) b
 $$;
 comment on function ojs._cut_lead(text) is
-'How long before its time the cut of a partition has to be begun: a large one is read for it, a gigabyte in a minute at least. 0: a small
-one, which is cut in one call.';
+'How long before its time the cut of a partition has to begin: 10 minutes, and 1 for each gigabyte,
+because a large partition is read for it. 0: up to 4 MB, which are cut in one call.';
 
 create or replace function ojs._has_later(p_table text, p_id uuid, p_most int default 10000) returns boolean
 language plpgsql stable
@@ -195,7 +212,7 @@ begin
 end;
 $$;
 comment on function ojs._has_later(text, uuid, int) is
-'Whether a partition holds more than p_most jobs with ids from p_id on, which clients chose. Up to 10000 may move along with a cut.';
+'Whether a partition holds more than p_most jobs with ids from p_id on, which clients chose.';
 
 create or replace function ojs._refuse_later(p_table text, p_id uuid, p_most int) returns void
 language plpgsql
@@ -207,7 +224,7 @@ begin
 end;
 $$;
 comment on function ojs._refuse_later(text, uuid, int) is
-'Raises conflict when a partition holds more than p_most jobs with ids from p_id on.';
+'Raises conflict if a partition holds more than p_most jobs with ids from p_id on.';
 
 create or replace function ojs._held_long(p_tables oid[], p_tenths int default 1) returns boolean
 language plpgsql
@@ -230,14 +247,15 @@ begin
 end;
 $$;
 comment on function ojs._held_long(oid[], int) is
-'Whether a transaction has had one of the tables locked for p_tenths of a second. A request for a lock against everybody would wait for it,
-and everybody else would wait behind the request.';
+'Whether one transaction has held a lock on one of the tables for p_tenths of a second. A request
+for an exclusive lock would wait for it, and all other sessions would wait behind the request.';
 
 create or replace function ojs._in_use() returns text
 language sql immutable
 as $$ select 'again: the table was in use' $$;
 comment on function ojs._in_use() is
-'What a step on partitions comes to when it gets no lock. ojs.upkeep then waits longer before the next.';
+'The result of a step on partitions that gets no lock. ojs.upkeep then waits longer before the next
+step.';
 
 create or replace function ojs._protect_partition(p_table text) returns void
 language plpgsql
@@ -258,7 +276,8 @@ begin
 end;
 $$;
 comment on function ojs._protect_partition(text) is
-'Gives a new partition what migrations gave the first: row security, and no statistics that would tell tenants of each other.';
+'Gives a new partition what migrations gave the first: row security, and no planner statistics,
+which would tell tenants about other tenants.';
 
 create or replace function ojs._storage_options(p_table text) returns text
 language sql stable
@@ -266,4 +285,5 @@ as $$
     select coalesce('with (' || array_to_string(c.reloptions, ', ') || ')', '')
     from pg_class c where c.oid = format('ojs.%I', p_table)::regclass
 $$;
-comment on function ojs._storage_options(text) is 'The storage parameters of a table, for another one like it.';
+comment on function ojs._storage_options(text) is
+'The storage parameters of a table, for a new table like it.';

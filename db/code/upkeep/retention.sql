@@ -1,10 +1,13 @@
--- How jobs that ended long ago leave: whole partitions of ojs.job are dropped. What has to stay in one moves into a small replacement
--- (job_before_...); the old partition is renamed (job_dropped_...) and dropped by the next call. Dead letters move to ojs.dead_job before.
--- Called by ojs.upkeep, and by operators.
+-- How finished jobs are removed: whole partitions of ojs.job are dropped. Jobs that have to stay
+-- move into a small replacement (job_before_...); the old partition is renamed (job_dropped_...),
+-- and the next call drops it. Dead letters move to ojs.dead_job before. Called by ojs.upkeep, and
+-- by operators.
 
--- The next step of dropping what ended before p_before.
--- Locks ojs.cut against other cuts, dead letters (skip locked) or, for at most 200 ms of waiting, ojs.job and the partitions that go.
--- Writes ojs.dead_job and ojs.dead_letter, or makes and drops partitions and writes ojs.timer for jobs that moved.
+-- Makes the next step of dropping jobs that ended before p_before.
+-- Locks ojs.cut against other cuts; dead letters (skip locked) or, waiting for 200 ms at most,
+-- ojs.job and the partitions to be dropped.
+-- Writes ojs.dead_job and ojs.dead_letter, or makes and drops partitions and writes ojs.timer for
+-- jobs that moved.
 create or replace function ojs.drop_finished(p_before timestamptz, p_keep int default 0) returns text
 language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '200ms'
 as $$
@@ -19,8 +22,9 @@ begin
     if p_keep is null or p_keep not between 0 and 10000 then
         perform ojs._raise('OJ400', 'keep must be an integer between 0 and 10000', '{"field": "keep"}');
     end if;
+    -- From here on no other session cuts or drops partitions.
     lock table ojs.cut in share row exclusive mode;
-    -- What an earlier call has taken out.
+    -- First drop a partition that an earlier call has taken out.
     v_name := (select min(d) from ojs._detached_partitions() d);
     if v_name is not null then
         perform ojs._move_latecomers(v_name, p_before);
@@ -32,7 +36,8 @@ begin
     if v_until is null then
         return 'done';
     end if;
-    -- Dead letters stay when their partition goes, and there may be many.
+    -- Dead letters stay when their partition is dropped, and there may be many: move up to 1000 per
+    -- call.
     if ojs._put_aside(ojs._id_at(v_until)) > 0 then
         return 'again: put dead letters aside';
     end if;
@@ -53,12 +58,16 @@ exception when lock_not_available then
 end;
 $$;
 comment on function ojs.drop_finished(timestamptz, int) is
-'Drops the partitions of ojs.job that hold only ids made before p_before, and with them the jobs that ended before p_before. One step per
-call; returns done, or again and why: call it again, in a transaction of its own. Up to p_keep other jobs (default 0, at most 10000) move
-into a new partition in the place of those dropped. A partition that holds more of them stays, and when only such are left, the call is
-refused with conflict; the detail names some. Dead letters are kept beside, a thousand per step. Statistics keep counting what was
-dropped. Reads the partitions beside running work, then waits for a lock at most 200 ms, and not while a transaction is seen to hold on
-to it. Raises invalid_request, conflict.';
+'Drops the partitions of ojs.job that hold only ids made before p_before.
+With them the jobs that ended before p_before are gone. One step per call. Returns done, or again
+and why: call it again, in a transaction of its own. Dead letters move to ojs.dead_job, 1000 per
+step. Statistics keep counting dropped jobs. It reads partitions without a lock that other
+sessions wait for; then it waits for such a lock for 200 ms at most, and not while another
+transaction has held the table for 100 ms.
+p_keep: how many other jobs may move into a new partition that replaces the dropped ones, default
+0, at most 10000. A partition with more of them stays. If only such partitions are left, it raises
+conflict; the detail names some of these jobs.
+Raises invalid_request, conflict.';
 
 create or replace function ojs._choose_partitions(
     p_before timestamptz, p_keep int, out o_partitions name[], out o_lo uuid, out o_hi uuid, out o_ids uuid[]
@@ -74,7 +83,8 @@ declare
 begin
     o_partitions := '{}';
     o_ids := '{}';
-    -- A job that has ended stays ended: these are all that have to stay, except what comes or is retried later (_move_latecomers).
+    -- A job that has ended stays ended, so these are all that have to stay, except jobs that are
+    -- inserted or retried later (_move_latecomers).
     for v_part in
         select p.partition, p.lo, p.hi, ojs._is_replacement(p.partition) as replacement
         from ojs.job_partitions p where p.hi <= ojs._id_at(p_before) order by p.lo nulls first
@@ -84,7 +94,7 @@ begin
         if v_worth and cardinality(o_ids) + cardinality(v_ids) > p_keep then
             exit;
         elsif cardinality(v_ids) > p_keep then
-            -- This one stays, and parts a replacement before it from what comes after.
+            -- This partition stays, so a replacement before it cannot join partitions after it.
             if not v_part.replacement and v_full is null then
                 v_full := v_part.partition;
                 v_some := v_ids[:10];
@@ -112,8 +122,9 @@ begin
 end;
 $$;
 comment on function ojs._choose_partitions(timestamptz, int) is
-'The next neighbouring partitions that can go together, as far as what they have to keep fits into one: their names, oldest first, their
-bounds, and the jobs to keep. Partitions null: there are none. Raises conflict when all that is old holds more than p_keep to keep.';
+'The next adjacent partitions that can be replaced together, because the jobs to keep fit into one:
+their names, oldest first, their bounds, and the jobs to keep. o_partitions null: there are none.
+Raises conflict if every old partition has more than p_keep jobs to keep.';
 
 create or replace function ojs._replace_partitions(p_partitions name[], p_lo uuid, p_hi uuid, p_ids uuid[], p_before timestamptz)
 returns void
@@ -123,6 +134,7 @@ declare
     v_name text := 'job_before_' || to_char(ojs._id_time(p_hi) at time zone 'UTC', 'YYYYMMDD_HH24MISS');
     v_part record;
 begin
+    -- From here on all sessions that use jobs wait, until this transaction ends.
     lock table only ojs.job in access exclusive mode;
     execute format('create table ojs.%I (like ojs.job including defaults including constraints including indexes) %s',
         v_name, ojs._storage_options((select p.partition from ojs.job_partitions p where p.hi is null)));
@@ -138,7 +150,8 @@ begin
 end;
 $$;
 comment on function ojs._replace_partitions(name[], uuid, uuid, uuid[], timestamptz) is
-'Puts one new partition in the place of neighbours, moves the jobs p_ids into it that still have to stay, and renames the old ones.';
+'Makes one new partition in place of adjacent old ones, moves those of the jobs p_ids into it that
+still have to stay, and renames the old ones.';
 
 create or replace function ojs._move_latecomers(p_table text, p_before timestamptz) returns int
 language plpgsql set lock_timeout = '200ms'
@@ -175,8 +188,9 @@ begin
 end;
 $$;
 comment on function ojs._move_latecomers(text, timestamptz) is
-'Moves jobs that came into a partition, or back to life, or into the dead letter queue at the moment it was taken out into the one in its
-place, and has the clock look at them. Returns how many of them it will look at.';
+'Moves jobs from a partition that was taken out into its replacement: jobs that were inserted,
+became active again or became dead letters while it was being taken out. Sets timers for jobs that
+the clock has to look at, and returns how many these are.';
 
 create or replace function ojs._put_aside(p_before uuid) returns int
 language plpgsql
@@ -187,6 +201,8 @@ begin
     with held as materialized (
         select j.id, j.tenant_id
         from (
+            -- This limit keeps the direction of the join: dead letters first, then one index lookup
+            -- of each job.
             select d.id, d.tenant_id from ojs.dead_letter d where d.id < p_before and not d.aside order by d.id limit 2147483647
         ) d
         cross join lateral (
@@ -205,18 +221,22 @@ begin
     return v_jobs;
 end;
 $$;
-comment on function ojs._put_aside(uuid) is 'Moves up to 1000 dead letters with ids before p_before out of ojs.job, and returns how many.';
+comment on function ojs._put_aside(uuid) is
+'Moves up to 1000 dead letters with ids before p_before from ojs.job to ojs.dead_job, and returns
+how many.';
 
 create or replace function ojs._has_to_stay(p_state ojs.job_state, p_finished_at timestamptz, p_before timestamptz) returns boolean
 language sql immutable
 as $$ select not ojs._ended(p_state) or p_finished_at >= p_before $$;
 comment on function ojs._has_to_stay(ojs.job_state, timestamptz, timestamptz) is
-'Whether a job is kept when its partition is dropped: it has not ended, or only from p_before on. Becomes part of the query that asks.';
+'Whether a job is kept when its partition is dropped: it has not ended, or it ended at p_before or
+later. Becomes part of the query that asks.';
 
 create or replace function ojs._is_replacement(p_partition name) returns boolean
 language sql immutable
 as $$ select starts_with(p_partition, 'job_before_') $$;
-comment on function ojs._is_replacement(name) is 'Whether a partition holds what was left of dropped ones.';
+comment on function ojs._is_replacement(name) is
+'Whether a partition holds jobs kept from dropped ones.';
 
 create or replace function ojs._detached_partitions() returns setof name
 language sql stable
@@ -224,4 +244,5 @@ as $$
     select c.relname from pg_catalog.pg_class c
     where c.relnamespace = 'ojs'::regnamespace and starts_with(c.relname, 'job_dropped_') and c.relkind = 'r'
 $$;
-comment on function ojs._detached_partitions() is 'Partitions that have been taken out and are to be dropped.';
+comment on function ojs._detached_partitions() is
+'Partitions that have been taken out of ojs.job and are to be dropped.';

@@ -1,5 +1,7 @@
--- What has to be done now and then, one small step per call: cut the last partition, drop old ones, remove idempotency keys that expired.
--- Called by every server all the time (internal/sched); what another session is doing is left to it.
+-- Upkeep: tasks that are due now and then, one small step per call. They cut the last partition,
+-- drop old ones, remove expired idempotency keys, and measure stored bytes. Every server calls
+-- ojs.upkeep all the time (internal/sched); a task on which another session works is left to that
+-- session.
 
 create or replace view ojs._upkeep_plan with (security_invoker = true) as
 select make_interval(secs => r.seconds) as retention, p.period,
@@ -7,8 +9,9 @@ select make_interval(secs => r.seconds) as retention, p.period,
 from (select nullif(extract(epoch from s.retention), 0)::float8 as seconds from ojs.settings s) r
 cross join lateral (select make_interval(secs => trunc(r.seconds * 2 / 3)) as period) p;
 comment on view ojs._upkeep_plan is
-'The settings in effect, in seconds, whatever the length of a month: retention, null: none; period: how long a partition lasts; lead: how
-long before its time a cut is made.';
+'The retention in effect, computed in seconds, because a month has no fixed length. retention:
+null: none; period: the span of ids of one partition; lead: how long before that span a cut is
+made.';
 
 create or replace function ojs._first_expiry() returns timestamptz
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
@@ -17,7 +20,8 @@ begin
     return (select i.expires_at from ojs.idempotency i order by i.expires_at limit 1);
 end;
 $$;
-comment on function ojs._first_expiry() is 'When the first idempotency key expires; null if there is none.';
+comment on function ojs._first_expiry() is
+'When the first idempotency key expires; null: there is none.';
 
 create or replace function ojs._first_measure() returns timestamptz
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
@@ -26,7 +30,8 @@ begin
     return (select min(coalesce(q.measure_at, '-infinity')) from ojs.quota q where q.resource = 'max_stored_bytes');
 end;
 $$;
-comment on function ojs._first_measure() is 'When the jobs of a tenant are to be measured next; null: not at all.';
+comment on function ojs._first_measure() is
+'When the stored bytes of tenants are to be measured next; null: no tenant has a limit on them.';
 
 create or replace view ojs.upkeep_status with (security_invoker = true) as
 select d.task,
@@ -36,7 +41,7 @@ select d.task,
     end as next_at,
     d.due_at, t.last_step, t.last_at, coalesce(t.failures, 0) as failures
 from (
-    -- The last partition is cut while it is empty: before it begins.
+    -- The last partition is cut while it is empty, before its first job can come.
     select 'cut' as task,
         case
             when exists (select from ojs.cut) then '-infinity'
@@ -54,7 +59,7 @@ from (
         end, null
     from ojs._upkeep_plan p
     union all
-    -- A minute late, so that many go at once.
+    -- A minute late, so that many keys are removed at once.
     select 'forget', ojs._first_expiry() + interval '1 minute', null
     union all
     select 'measure', ojs._first_measure(), null
@@ -62,18 +67,25 @@ from (
 cross join ojs.settings h
 left join ojs.upkeep_task t on t.task = d.task;
 comment on view ojs.upkeep_status is
-'What ojs.upkeep has to do, one row per task. cut: a partition for the jobs to come; drop: partitions whose jobs all ended before the
-retention. forget: idempotency keys whose time is over. measure: what the jobs of tenants take up that have a limit of it. due_at: when it
-is due by itself, -infinity: at once, null: not at all; next_at: when the next step is made, which is later after one that came to nothing,
-soon when a cut has to be given up, and null for what removes anything while ojs.hold_dispatch is in force. last_step: what the last step
-came to: done; again and why; not yet and why (what an operator has to look at); last_at: when; failures: how many steps in a row came to
-nothing.';
+'The tasks of ojs.upkeep, one row per task.
+task: cut: make a partition for future jobs. drop: drop partitions whose jobs all ended before the
+retention. forget: remove expired idempotency keys. measure: measure the bytes of tenants that
+have a limit on them.
+due_at: when it is due by itself; -infinity: at once; null: not at all.
+next_at: when the next step is made. Later than due_at after a step in vain; early if a cut has to
+be given up; null, while ojs.hold_dispatch is in force, for tasks that remove something.
+last_step: the result of the last step: done; again and why; not yet and why (an operator has to
+look).
+last_at: when the last step was made.
+failures: how many steps in a row were in vain.';
 comment on type ojs.upkeep_result is
-'What a call of ojs.upkeep did: the task and what its step came to, null when nothing was due; and milliseconds until the next call.';
+'The result of ojs.upkeep: the task and the result of its step, null if no task was due; and in how
+many milliseconds to call again.';
 
--- The next step of whatever is due.
+-- Makes the next step of a task that is due.
 -- Locks the task's row in ojs.upkeep_task (skip locked), then what the step locks.
--- Writes ojs.upkeep_task, and what the step writes: partitions, ojs.cut, ojs.dead_job, ojs.idempotency, ojs.quota, ojs.stripe.
+-- Writes ojs.upkeep_task, and what the step writes: partitions, ojs.cut, ojs.dead_job,
+-- ojs.idempotency, ojs.quota, ojs.stripe.
 create or replace function ojs.upkeep() returns ojs.upkeep_result
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -88,6 +100,7 @@ begin
         v_result.next_in_ms := ojs._upkeep_next_ms();
         return v_result;
     end if;
+    -- The row of a task makes its steps run in one session at a time.
     insert into ojs.upkeep_task (task, last_step, last_at, not_before) values (v_result.task, 'begun', v_now, '-infinity')
     on conflict do nothing;
     perform from ojs.upkeep_task t where t.task = v_result.task for update skip locked;
@@ -109,7 +122,8 @@ begin
     v_vain := v_result.step = ojs._in_use() or v_result.step like 'not yet%';
     update ojs.upkeep_task t
     set last_step = v_result.step, last_at = v_now, failures = case when v_vain then t.failures + 1 else 0 end,
-        -- Twice as long from time to time, because a look reads partitions, and a request for a lock makes others wait.
+        -- Wait twice as long after each step in vain, because a step reads partitions, and its
+        -- request for a lock makes other sessions wait.
         not_before = case when v_vain then ojs.now() + least(
                 interval '1 second' * 2 ^ least(t.failures, 20), greatest(v_plan.lead / 2, interval '2 seconds'), interval '1 hour')
             else '-infinity' end
@@ -119,11 +133,12 @@ begin
 end;
 $$;
 comment on function ojs.upkeep() is
-'Does the next step of what is due (ojs.upkeep_status), and returns task and step, or nulls when nothing is due, and when to call again:
-next_in_ms milliseconds later, at most a minute; 0: there is more to do. Call it in a transaction of its own. Servers call it all the
-time; without a server, call it yourself. Safe from many sessions at once: what another one is doing is left to it. Steps are those of
-ojs.cut_partition and ojs.drop_finished, of which up to 10000 jobs that have to stay move along, 1000 idempotency keys, and one
-reading of all jobs for limits in bytes.';
+'Makes the next step of a task that is due, and returns the task and the result.
+See ojs.upkeep_status. Task and result are null if no task is due. next_in_ms: in how many
+milliseconds to call again, at most a minute; 0: there is more to do. Call it in a transaction of
+its own. Servers call it all the time; without a server, call it yourself. Many sessions may call
+it at once. The steps are those of ojs.cut_partition and ojs.drop_finished (with up to 10000 jobs
+that move), removing 1000 idempotency keys, and reading all jobs once for limits on bytes.';
 
 create or replace function ojs._upkeep_cut(p_plan ojs._upkeep_plan, p_now timestamptz) returns text
 language plpgsql
@@ -142,14 +157,15 @@ begin
     select p.partition, p.from_at, ojs._cut_lead(p.partition) as lead into v_last from ojs.job_partitions p where p.hi is null;
     v_at := case when v_last.from_at > p_now then v_last.from_at + p_plan.period else p_now + 1.5 * p_plan.lead end;
     if v_last.lead > '0' or ojs._has_later(v_last.partition, ojs._id_at(v_at)) then
-        -- Where no client's ids can be, and with hours to prepare it, or to give it up.
+        -- A time that no client's ids reach yet, with hours to prepare the cut or to give it up.
         v_at := greatest(v_at, p_now + interval '1 day' + 1.5 * greatest(p_plan.lead, v_last.lead));
     end if;
     return ojs.cut_partition(v_at);
 end;
 $$;
 comment on function ojs._upkeep_cut(ojs._upkeep_plan, timestamptz) is
-'The next step of cutting the last partition: the cut in preparation, or a new one a partition''s time from now.';
+'The next step of cutting the last partition: the cut in preparation, or a new one. A new cut is
+one period after the partition begins, or, if it has begun, 1.5 leads from now.';
 
 create or replace function ojs._upkeep_drop(p_plan ojs._upkeep_plan, p_now timestamptz) returns text
 language plpgsql
@@ -157,12 +173,14 @@ as $$
 declare
     v_due_at timestamptz := (select s.due_at from ojs.upkeep_status s where s.task = 'drop');
 begin
-    -- At first only what keeps few jobs, which move in a moment; after a while of waiting in vain also what keeps more.
+    -- At first drop only partitions with few jobs to keep, which move at once. After a lead of
+    -- waiting, also those with up to 10000.
     return ojs.drop_finished(p_now - coalesce(p_plan.retention, interval '36500 days'),
         case when v_due_at > p_now - p_plan.lead then 1000 else 10000 end);
 end;
 $$;
-comment on function ojs._upkeep_drop(ojs._upkeep_plan, timestamptz) is 'The next step of dropping partitions whose retention is over.';
+comment on function ojs._upkeep_drop(ojs._upkeep_plan, timestamptz) is
+'The next step of dropping partitions whose retention is over.';
 
 create or replace function ojs._delete_expired_keys(p_limit int) returns text
 language plpgsql
@@ -180,7 +198,8 @@ begin
     return case when v_rows < p_limit then 'done' else 'again: there are more' end;
 end;
 $$;
-comment on function ojs._delete_expired_keys(int) is 'Removes idempotency keys that have expired, up to p_limit.';
+comment on function ojs._delete_expired_keys(int) is
+'Removes idempotency keys that have expired, up to p_limit.';
 
 create or replace function ojs._upkeep_next_ms() returns int
 language sql volatile

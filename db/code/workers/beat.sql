@@ -1,6 +1,7 @@
--- What a heartbeat leaves behind: the row of ojs.worker when the worker says something new, and the row of ojs.worker_beat when the last
--- one written is older than a fifteenth of the heartbeat timeout. So the clock waits that much longer before it takes a worker for dead.
--- Called by every heartbeat and registration.
+-- What a heartbeat writes: the row of ojs.worker if the worker says something new, and the row of
+-- ojs.worker_beat if the last one is older than a fifteenth of the heartbeat timeout. The clock
+-- waits that much longer before a worker counts as dead. Called by every heartbeat and
+-- registration.
 
 create or replace function ojs._record_beat(p_tenant text, p_says ojs.worker, p_active int, p_ids uuid[], p_anew boolean default false)
 returns ojs.worker
@@ -19,18 +20,19 @@ begin
         select * into v_known from ojs.worker w where w.tenant_id = v_tenant and w.worker_id = p_says.worker_id;
         if not found then
             v_new := ojs._add_worker(v_tenant, p_says, p_active, v_ids);
-            -- Another session may have added it meanwhile: then look again.
+            -- Another session has added the worker since: read again.
             continue when v_new.id is null;
             return v_new;
         end if;
         select * into v_beat from ojs.worker_beat b
         where b.tenant_id = v_tenant and b.worker_id = p_says.worker_id order by b.rev desc limit 1;
+        -- Without this check each heartbeat would lock one row and write another.
         if not p_anew and v_beat.seen_at between v_now - ojs._heartbeat_timeout() / 15 and v_now
                 and ojs._merge_worker(v_known, p_says, p_anew) is not distinct from v_known then
             return v_known;
         end if;
         select * into v_known from ojs.worker w where w.tenant_id = v_tenant and w.id = v_known.id for no key update;
-        -- Its registration may have ended meanwhile: then look again.
+        -- The registration has ended since: read again.
         continue when not found;
         v_new := ojs._merge_worker(v_known, p_says, p_anew);
         if p_anew then
@@ -39,6 +41,8 @@ begin
         if v_new is distinct from v_known then
             v_new := ojs._change_worker(v_known, v_new);
         end if;
+        -- The greater of the two: another session may have noted a later heartbeat while this one
+        -- waited.
         update ojs.worker_beat b set rev = b.rev + 1, seen_at = greatest(b.seen_at, v_now), active = p_active, ids = v_ids
         where b.tenant_id = v_tenant and b.worker_id = p_says.worker_id
           and b.rev = (
@@ -49,8 +53,8 @@ begin
 end;
 $$;
 comment on function ojs._record_beat(text, ojs.worker, int, uuid[], boolean) is
-'Writes down that a worker is alive, and returns its row; registers it if it has none. p_says: what it says of itself, null where it says
-nothing. p_anew: it has just begun.';
+'Notes that a worker is alive, and returns its row; registers it if it has none. p_says: what it
+says about itself; null: not said. p_anew: it has just started.';
 
 create or replace function ojs._add_worker(p_tenant text, p_says ojs.worker, p_active int, p_ids uuid[]) returns ojs.worker
 language plpgsql
@@ -79,7 +83,8 @@ begin
 end;
 $$;
 comment on function ojs._add_worker(text, ojs.worker, int, uuid[]) is
-'Registers a worker and has the clock look whether it falls silent. Null when it is registered already. Raises validation_error.';
+'Registers a worker, and sets a timer for the clock to check whether it has fallen silent. Null: it
+is registered already. Raises validation_error.';
 
 create or replace function ojs._change_worker(p_known ojs.worker, p_new ojs.worker) returns ojs.worker
 language plpgsql
@@ -101,7 +106,8 @@ begin
 end;
 $$;
 comment on function ojs._change_worker(ojs.worker, ojs.worker) is
-'Writes down what is new of a worker, and wakes its waiting FETCH when it rests no longer. Returns its row.';
+'Writes what is new about a worker, and wakes its waiting FETCH if it no longer rests. Returns its
+row.';
 
 create or replace function ojs._merge_worker(p_known ojs.worker, p_says ojs.worker, p_anew boolean) returns ojs.worker
 language plpgsql immutable
@@ -115,14 +121,16 @@ begin
             'A worker that registers anew may be in another one.');
     end if;
     v_new.state := coalesce(p_says.state, v_old.state, 'running');
-    -- A directive is for one process. It has ended when the worker registers anew, has another number or start, or goes on after terminate.
+    -- A directive is for one process. That process has ended if the worker registers again, has
+    -- another pid or start, or goes on after terminate.
     if p_anew or p_says.pid <> p_known.pid or p_says.started_at <> p_known.started_at
             or p_known.state = 'terminate' and p_says.state <> 'terminate' then
         v_new.directive := null;
         v_new.asks := null;
         v_new.asked_at := null;
     elsif p_known.directive = 'running' and v_new.state = 'running' then
-        -- The worker has followed it. If it stayed, the worker could not become quiet by itself later.
+        -- The worker has followed it. If the directive stayed, the worker could not become quiet by
+        -- itself later.
         v_new.directive := null;
     end if;
     v_new.hostname := coalesce(p_says.hostname, v_old.hostname);
@@ -142,7 +150,8 @@ begin
 end;
 $$;
 comment on function ojs._merge_worker(ojs.worker, ojs.worker, boolean) is
-'What is known of a worker after what it says now. p_anew: nothing that was known before holds. Raises conflict for another pool.';
+'The row of a worker after what it says now. p_anew: nothing known before holds. Raises conflict
+for another pool.';
 
 create or replace function ojs._answer_beat(p_worker ojs.worker, p_extended uuid[]) returns ojs.beat
 language sql stable
@@ -156,15 +165,17 @@ as $$
     from ojs.settings s
 $$;
 comment on function ojs._answer_beat(ojs.worker, uuid[]) is
-'The answer to a worker. One that rests of its own accord is told to go on resting.';
+'The answer to a heartbeat. A worker that rests of its own accord is told to go on resting.';
 
 create or replace function ojs._heartbeat_timeout() returns interval
 language sql stable
 as $$ select s.heartbeat_timeout_ms * interval '1 millisecond' from ojs.settings s $$;
-comment on function ojs._heartbeat_timeout() is 'How long a worker may be silent before it is taken for dead.';
+comment on function ojs._heartbeat_timeout() is
+'How long a worker may be silent before it counts as dead.';
 
 create or replace function ojs._dead_after() returns interval
 language sql stable
 as $$ select ojs._heartbeat_timeout() * 16 / 15 $$;
 comment on function ojs._dead_after() is
-'How old the last heartbeat written down of a dead worker is at least: the timeout, and the fifteenth in which none is written.';
+'How old the last noted heartbeat of a dead worker is at least: the heartbeat timeout, plus the
+fifteenth in which no heartbeat is noted.';

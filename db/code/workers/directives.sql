@@ -1,4 +1,5 @@
--- Looking at workers and telling them what to do (ojs-worker-protocol section 4.4). Called by tenants and operators, over HTTP and in SQL.
+-- Listing workers and directing them (ojs-worker-protocol section 4.4). Called by tenants and
+-- operators, over HTTP and in SQL.
 
 create or replace view ojs.workers as
 select nullif(w.tenant_id, '') as tenant_id, w.worker_id, w.state::text as state, w.directive::text as directive,
@@ -17,12 +18,17 @@ from (
     select * from ojs._own_worker
 ) w;
 comment on view ojs.workers is
-'Workers that have registered or send heartbeats: tenant_id null for one that serves all tenants; state: what it does, as it
-says; directive: what it is told to do; resting: FETCH gives it nothing; stale: silent for more than half of the heartbeat
-timeout; active_jobs, active_job_ids: what it runs, as it said last; pool, strategy, weights: how it is to be served, as it says; and
-last_heartbeat_at, to within a fifteenth of the timeout. A tenant sees its own only.';
+'Workers that have registered or send heartbeats.
+tenant_id: null for a worker that serves all tenants.
+state: what it does, as it reports; directive: what it is told to do.
+resting: FETCH gives it no jobs.
+stale: silent for more than half of the heartbeat timeout.
+active_jobs, active_job_ids: the jobs it runs, as it last reported.
+pool, strategy, weights: how its FETCHes are served, as it says.
+last_heartbeat_at: to within a fifteenth of the heartbeat timeout.
+A tenant sees its own only.';
 
--- Tells one worker what to do.
+-- Directs one worker.
 -- Locks its row.
 -- Writes ojs.worker.
 create or replace function ojs.direct_worker(p_worker_id text, p_directive text, p_tenant text default null) returns ojs.worker
@@ -42,12 +48,15 @@ begin
 end;
 $$;
 comment on function ojs.direct_worker(text, text, text) is
-'Tells a worker what to do and returns it (ojs-worker-protocol section 4.4): quiet: fetch no more; terminate: end; running or
-resume: go on after quiet. FETCH obeys at once, and the worker''s next heartbeat is answered with it. A worker that comes back after its
-end is told nothing. p_tenant: whose worker; null: one that serves all tenants, else the only one of that name; a tenant''s login role
-directs its own only. Raises invalid_request, not_found, conflict (it is ending already), ambiguous_job.';
+'Directs a worker to work, to rest or to end, and returns it (ojs-worker-protocol section 4.4).
+FETCH obeys at once, and the answer to the worker''s next heartbeat has the directive. A worker
+that registers again has none.
+p_directive: quiet: fetch no more; terminate: end; running or resume: go on after quiet.
+p_tenant: the worker''s tenant; null: the worker that serves all tenants, else the only one of
+that name. A tenant''s login role directs its own only.
+Raises invalid_request, not_found, conflict (it is ending already), ambiguous_job.';
 
--- Tells all workers of a tenant, or all there are, what to do.
+-- Directs all workers of a tenant, or all workers.
 -- Locks their rows, in the order of their key.
 -- Writes ojs.worker.
 create or replace function ojs.direct_workers(p_directive text, p_tenant text default null) returns int
@@ -58,7 +67,7 @@ declare
     v_tenant  text := ojs._session_tenant(p_tenant);
     v_workers ojs.worker[];
 begin
-    -- In the order of the key, so that two calls cannot lock each other out.
+    -- In the order of the key: otherwise two calls could deadlock.
     v_workers := array(
         select w from ojs.worker w
         where (w.tenant_id = v_tenant) is not false
@@ -71,10 +80,12 @@ begin
 end;
 $$;
 comment on function ojs.direct_workers(text, text) is
-'ojs.direct_worker for all workers of a tenant, or for null all there are; returns how many were told. Those that are ending go on ending.
+'Directs all workers of a tenant as ojs.direct_worker does, and returns how many.
+Workers that are ending are left out.
+p_tenant: null: all workers.
 Raises invalid_request.';
 
--- The row of ojs.workers of one worker.
+-- Returns the row of ojs.workers of one worker.
 -- Reads only.
 create or replace function ojs.worker_info(p_worker_id text, p_tenant text default null) returns setof ojs.workers
 language plpgsql stable security definer rows 1 set search_path = pg_catalog, pg_temp
@@ -88,14 +99,16 @@ begin
 end;
 $$;
 comment on function ojs.worker_info(text, text) is
-'The row of ojs.workers of a worker: of p_tenant''s; for null of the one that serves all tenants, else of the only one of that name.
+'Returns the row of ojs.workers of one worker.
+p_tenant: the worker''s tenant; null: the worker that serves all tenants, else the only one of
+that name.
 Raises not_found, ambiguous_job, invalid_request.';
 
 create or replace function ojs._directive(p_directive text) returns ojs.worker_state
 language plpgsql
 as $$
 begin
-    -- So the command-line tool of the Open Job Spec says it.
+    -- The command-line tool of the Open Job Spec calls it resume.
     if p_directive = 'resume' then
         return 'running';
     end if;
@@ -105,7 +118,8 @@ begin
     return p_directive;
 end;
 $$;
-comment on function ojs._directive(text) is 'What a worker is told. Raises invalid_request when it cannot be told that.';
+comment on function ojs._directive(text) is
+'The directive in a call. Raises invalid_request if there is no such directive.';
 
 create or replace function ojs._direct(p_workers ojs.worker[], p_directive ojs.worker_state) returns setof ojs.worker
 language sql
@@ -118,7 +132,8 @@ as $$
     returning w.*
 $$;
 comment on function ojs._direct(ojs.worker[], ojs.worker_state) is
-'Gives workers, whose rows the caller has locked, a directive, and returns their rows. One that runs and is told to run is told nothing.';
+'Gives workers, whose rows the caller has locked, a directive, and returns their rows. A worker
+that runs and is directed to run gets no directive.';
 
 create or replace function ojs._worker_for(p_worker_id text, p_tenant text, p_lock boolean default false) returns ojs.worker
 language plpgsql
@@ -132,7 +147,7 @@ begin
     end if;
     select * into v_worker from ojs.worker w where w.tenant_id = coalesce(p_tenant, '') and w.worker_id = p_worker_id;
     if not found and p_tenant is null then
-        -- None that serves all tenants; then the only one of that name.
+        -- No worker of that name serves all tenants; take the only one of that name.
         v_tenants := array(select w.tenant_id from ojs.worker w where w.worker_id = p_worker_id limit 2);
         if cardinality(v_tenants) > 1 then
             perform ojs._raise('OJ411', format('worker %s exists in more than one tenant', p_worker_id),
@@ -152,5 +167,5 @@ begin
 end;
 $$;
 comment on function ojs._worker_for(text, text, boolean) is
-'A worker of a tenant; for null the one that serves all tenants, else whosever it is. p_lock: locks its row. Raises not_found,
-ambiguous_job, invalid_request.';
+'The worker of that name of a tenant; for null the worker that serves all tenants, else the only
+one of that name. p_lock: locks its row. Raises not_found, ambiguous_job, invalid_request.';

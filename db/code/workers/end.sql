@@ -1,9 +1,10 @@
--- The end of a worker that fell silent, and how its jobs go back (ojs-worker-protocol section 10). _check_workers is called by the tick.
--- remove_worker is called by operators, who do not want to wait so long.
+-- The end of a worker that fell silent, and how its jobs are taken back (ojs-worker-protocol
+-- section 10). The tick calls _check_workers. Operators call remove_worker to end a worker earlier.
 
 -- Declares a stale worker dead now.
 -- Locks the row of ojs.worker, and the rows of its jobs (skip locked).
--- Writes ojs.worker, ojs.worker_beat, ojs.worker_load, ojs.lost_worker, and what the end of an attempt writes.
+-- Writes ojs.worker, ojs.worker_beat, ojs.worker_load, ojs.lost_worker, and what the end of an
+-- attempt writes.
 create or replace function ojs.remove_worker(p_worker_id text, p_tenant text default null) returns int
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -22,8 +23,10 @@ begin
 end;
 $$;
 comment on function ojs.remove_worker(text, text) is
-'Declares a stale worker dead now instead of after its whole silence (ojs-admin-api section 9.4), and returns how many of its jobs went
-back. Raises not_found, ambiguous_job, conflict (it has sent a heartbeat within half of the heartbeat timeout).';
+'Declares a stale worker dead now, and returns how many of its jobs were taken back.
+Without this call, it is dead after the whole heartbeat timeout (ojs-admin-api section 9.4).
+Raises not_found, ambiguous_job, conflict (it has sent a heartbeat within half of the heartbeat
+timeout).';
 
 create or replace function ojs._check_workers(p_tenants text[], p_ids uuid[]) returns int
 language plpgsql
@@ -36,11 +39,12 @@ declare
     v_tenants text[];
     v_workers text[];
 begin
-    -- A worker whose row is locked is sending a heartbeat, and lives.
+    -- If its row is locked by another session, the worker is sending a heartbeat, and so it lives.
     v_locked := array(
         select w.id from unnest(p_tenants, p_ids) a(tenant_id, id)
         cross join lateral (select w.id from ojs.worker w where w.tenant_id = a.tenant_id and w.id = a.id for update skip locked) w);
-    -- A second statement, since the first would not see a heartbeat that committed just before its lock.
+    -- A second statement, because the first would not see a heartbeat that committed just before
+    -- the row was locked.
     with found as materialized (
         select w.tenant_id, w.worker_id, w.id, cardinality(b.ids) as jobs,
             case when w.id = any (v_locked) then b.seen_at + v_silence else v_now + interval '1 second' end as dead_at
@@ -51,7 +55,7 @@ begin
             where b.tenant_id = w.tenant_id and b.worker_id = w.worker_id order by b.rev desc limit 1
         ) b
     ), known as materialized (
-        -- Each may claim thousands of jobs: after so many the next tick goes on.
+        -- Each worker may have thousands of jobs: after 10000 the next tick goes on.
         select f.tenant_id, f.worker_id, f.id,
             case when f.dead_at <= v_now and f.before >= c_jobs then v_now + interval '50 milliseconds' else f.dead_at end as dead_at
         from (
@@ -70,8 +74,8 @@ begin
 end;
 $$;
 comment on function ojs._check_workers(text[], uuid[]) is
-'Declares those of the workers dead that have been silent for too long (ojs-worker-protocol section 10.1), and has the tick look again at
-the others. Returns how many jobs went back.';
+'Declares those of the given workers dead that have been silent too long (ojs-worker-protocol
+section 10.1), and sets timers for the rest. Returns how many jobs were taken back.';
 
 create or replace function ojs._end_workers(p_tenants text[], p_worker_ids text[]) returns int
 language plpgsql
@@ -79,8 +83,9 @@ as $$
 declare
     v_jobs record;
 begin
-    -- Their jobs are those that their last heartbeat named, and those handed to them since, or shortly before, while the answer may have
-    -- been on its way. Where a tenant's worker and one that serves all tenants have one name, only those named are surely its own.
+    -- A worker's jobs are those that its last heartbeat named, and those handed to it since then or
+    -- shortly before, while the answer may have been on its way. If a tenant's worker and a worker
+    -- for all tenants have the same name, only the named jobs are certainly its own.
     with dead as materialized (
         select d.tenant_id, d.worker_id, b.ids, b.seen_at - greatest(ojs._heartbeat_timeout(), interval '30 seconds') as since
         from unnest(p_tenants, p_worker_ids) d(tenant_id, worker_id)
@@ -103,7 +108,8 @@ begin
             select from ojs.worker o
             where o.tenant_id = case d.tenant_id when '' then i.tenant_id else '' end and o.worker_id = d.worker_id)
     )
-    -- Each job by its key (offset 0): nothing is known of the ids, and a join would read the whole table to find them.
+    -- Read each job by its key (offset 0): the planner knows nothing about the ids, and a join
+    -- would read the whole table.
     select array_agg(j.tenant_id) as tenants, array_agg(j.id) as ids, array_agg(c.worker_id) as lost into v_jobs
     from candidate c
     cross join lateral (
@@ -116,7 +122,8 @@ begin
     join ojs.worker w on w.tenant_id = d.tenant_id and w.worker_id = d.worker_id
     cross join lateral (select b.* from ojs.worker_beat b where b.tenant_id = d.tenant_id and b.worker_id = d.worker_id
         order by b.rev desc limit 1) b on conflict do nothing;
-    -- Somebody who ends workers may stay in its transaction, and the clock comes this way, too.
+    -- Skip locked rows: a caller of remove_worker may stay in its transaction, and the clock must
+    -- not wait for it.
     delete from ojs.lost_worker l using (
         select o.ctid as spot from ojs.lost_worker o where o.lost_at < ojs.now() - interval '1 day' limit 1000 for update skip locked) o
     where l.ctid = o.spot;
@@ -132,5 +139,6 @@ begin
 end;
 $$;
 comment on function ojs._end_workers(text[], text[]) is
-'Ends the registrations of dead workers, whose rows the caller has locked, and takes their jobs back (ojs-worker-protocol section 10.2).
-Returns how many. A job that is locked at this moment is left to its lease.';
+'Ends the registrations of dead workers, whose rows the caller has locked, and takes their jobs
+back (ojs-worker-protocol section 10.2). Returns how many. A job that another session has locked
+is left until its lease ends.';

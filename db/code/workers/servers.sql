@@ -1,7 +1,7 @@
--- Which server is on duty, and holding dispatch after a restore. Called by servers (internal/sched, ojs-pg serve) and operators; _on_duty
--- by the tick.
+-- The server on duty, and holding dispatch after a restore. Called by servers (internal/sched,
+-- ojs-pg serve) and operators; _on_duty by the tick.
 
--- Ends the duty of a server that stops, so that another takes it at once.
+-- Ends the duty of a server that stops, so that another server takes it at once.
 -- Locks the row of ojs.duty.
 -- Writes ojs.duty and ojs.sleeper.
 create or replace function ojs.stand_down(p_token text) returns boolean
@@ -18,8 +18,10 @@ begin
 end;
 $$;
 comment on function ojs.stand_down(text) is
-'Ends the duty of the server whose clock has this token (ojs.tick), and notifies the others (channel ojs_wake, payload duty), so that one
-of them takes it at once. Returns whether it was on duty. For servers that stop.';
+'Ends the duty of a server that stops, and returns whether it was on duty; for servers.
+It notifies the other servers (channel ojs_wake, payload duty), so that one of them takes the duty
+at once.
+p_token: the token of the server''s clock (ojs.tick).';
 
 create or replace function ojs._on_duty(p_token text, p_backend int) returns boolean
 language plpgsql
@@ -31,16 +33,20 @@ declare
     v_session text;
 begin
     select * into v_duty from ojs.duty;
-    -- A lease longer than any that is given out is not believed: the wall clock was set back since.
+    -- A duty that ends later than any that is given out does not count: the wall clock was set back
+    -- since.
     if v_duty.expires_at > v_now and v_duty.expires_at <= v_now + c_lease then
         if v_duty.holder = p_token then
             if v_duty.backend is not distinct from p_backend and v_duty.expires_at > v_now + c_lease / 2 then
                 return true;
             end if;
+        -- Another server is on duty, and the session that it listens with still lives (or it has
+        -- none).
         elsif v_duty.backend is null or ojs._session(v_duty.backend) = v_duty.session then
             return false;
         end if;
     end if;
+    -- Only if the row is still as it was read: another server may have taken the duty since.
     perform from ojs.duty d where d = v_duty for update skip locked;
     if not found then
         return false;
@@ -54,8 +60,9 @@ begin
 end;
 $$;
 comment on function ojs._on_duty(text, int) is
-'Whether the server whose clock has this token is on duty, which it becomes if nobody is. Writes when the duty changes hands and every 15
-seconds. Locks the row of ojs.duty then; another session at it, or faster: false.';
+'Whether the server whose clock has this token is on duty; it takes the duty if no server has it.
+Writes when the duty changes hands and every 15 seconds, and locks the row of ojs.duty (skip
+locked) then. False: another session has locked the row, or has taken the duty first.';
 
 create or replace function ojs._session(p_backend int) returns text
 language sql stable
@@ -64,18 +71,23 @@ as $$
     where a.pid = p_backend and a.datid = (select d.oid from pg_database d where d.datname = current_database())
 $$;
 comment on function ojs._session(int) is
-'What tells a session of this database from another one that had its process id before, as far as any role may know; null if there is
-none.';
+'Role and application_name of a session of this database, by which a later session with the same
+process id is recognized as another one; null: there is no such session. Any role may read these
+two.';
 
--- After a restore, jobs that were done after the moment restored seem undone. They must not run again before somebody has looked.
+-- After a restore, jobs that were done after the restored time seem not done. They must not run
+-- again before an operator has looked at them.
 create or replace view ojs.dispatch with (security_invoker = true) as
 select s.held_at, coalesce(sum(q.available), 0)::bigint as available, coalesce(sum(q.active), 0)::bigint as active,
     coalesce(sum(q.scheduled), 0)::bigint as scheduled, coalesce(sum(q.retryable), 0)::bigint as retryable,
     coalesce(sum(q.pending), 0)::bigint as pending
 from ojs.settings s left join ojs.queue_stats q on true group by s.held_at;
 comment on view ojs.dispatch is
-'Whether dispatch is held (held_at: since when, else null), and how many jobs would run if it went on: available at once, active when
-their leases end, unless they are acknowledged before, scheduled and retryable when they are due. One row.';
+'Whether dispatch is held, and how many jobs would run if it were not. One row.
+held_at: since when; null: it is not held.
+available: would run at once.
+active: when their leases end, unless they are acknowledged before.
+scheduled, retryable: when they are due.';
 
 -- Holds dispatch of all queues.
 -- Locks the row of ojs.lane, so it waits for the decision under way.
@@ -84,7 +96,8 @@ create or replace function ojs.hold_dispatch() returns ojs.dispatch
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- Nobody must hold the lane and wait for who is changing the settings.
+    -- Settings first, then the lane: the other way round, decisions would wait while this call
+    -- waits for a session that changes settings.
     perform from ojs.settings s for no key update;
     perform ojs._enter_lane();
     update ojs.settings s set held_at = ojs.now() where s.held_at is null;
@@ -92,11 +105,12 @@ begin
 end;
 $$;
 comment on function ojs.hold_dispatch() is
-'Holds dispatch of all queues until ojs.resume_dispatch: a fetch finds nothing; the clock promotes, takes back and fires nothing. Enqueue,
-ACK, NACK, heartbeat and cancel go on. For the time after a restore (ojs-pg serve --after-restore), before anything runs again. Waits for
-the decision under way. Returns the row of ojs.dispatch.';
+'Holds dispatch of all queues until ojs.resume_dispatch, and returns the row of ojs.dispatch.
+A FETCH finds no job. The clock makes no job available, takes no job back and fires no cron job.
+Enqueue, ACK, NACK, heartbeat and cancel go on. Use it after a restore, before anything runs again
+(ojs-pg serve --after-restore). Waits for the decision under way.';
 
--- Lets dispatch go on.
+-- Resumes dispatch.
 -- Locks the rows it writes.
 -- Writes ojs.settings.
 create or replace function ojs.resume_dispatch() returns ojs.dispatch
@@ -109,4 +123,5 @@ begin
 end;
 $$;
 comment on function ojs.resume_dispatch() is
-'Lets dispatch go on that ojs.hold_dispatch has held, and wakes waiting workers and clocks. Returns the row of ojs.dispatch.';
+'Resumes dispatch that ojs.hold_dispatch has held, and returns the row of ojs.dispatch.
+Wakes waiting workers and clocks.';

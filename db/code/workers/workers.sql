@@ -1,10 +1,12 @@
 comment on type ojs.beat is
-'The answer to a heartbeat or a registration: what the worker is to do (running, quiet, terminate), which of its jobs it still holds, the
-time, how often to send heartbeats and after what silence a worker is taken for dead, milliseconds.';
+'The answer to a heartbeat or a registration: what the worker is to do (running, quiet, terminate),
+the jobs that it still holds, the time, how often to send heartbeats, and after what silence a
+worker counts as dead, milliseconds.';
 
--- Says that a worker lives and still runs some jobs.
+-- Notes that a worker lives and still runs some jobs.
 -- Locks the row of ojs.worker when it writes, and the rows of the jobs (skip locked).
--- Writes ojs.worker and ojs.worker_beat now and then, ojs.job, and ojs.timer and ojs.worker_load for a worker that was unknown.
+-- Writes ojs.worker and ojs.worker_beat now and then, ojs.job, and ojs.timer and ojs.worker_load
+-- for a worker that was unknown.
 create or replace function ojs.heartbeat(
     p_worker_id text, p_ids uuid[] default '{}', p_visibility_timeout_ms int default null, p_tenant text default null
 ) returns setof ojs.job
@@ -20,15 +22,19 @@ begin
 end;
 $$;
 comment on function ojs.heartbeat(text, uuid[], int, text) is
-'Says that a worker is alive and still runs the jobs p_ids; extends their leases by p_visibility_timeout_ms (else the job''s own, else
-30000 ms) from now, but not beyond the time that the attempt may run, and returns those it extended (ojs-core section 7.5). A job not
-returned is no longer this worker''s, or is being ended at this moment. The worker is registered from then on: when it falls silent, its
-jobs go back (ojs.configure, p_heartbeat_timeout_ms). ojs.beat does the same and tells what the worker is to do. Raises invalid_request,
-ambiguous_job.';
+'Notes that a worker is alive, and extends the leases of the jobs p_ids.
+Returns the jobs it has extended (ojs-core section 7.5). A lease is not extended beyond the time
+that the attempt may run. A job that is not returned is no longer this worker''s, or is being
+ended by another session. From then on the worker is registered: when it falls silent, its jobs
+are taken back (ojs.configure, p_heartbeat_timeout_ms). ojs.beat does the same, and also returns
+what the worker is to do.
+p_visibility_timeout_ms: from now; null: the job''s own, else 30000.
+Raises invalid_request, ambiguous_job.';
 
--- A heartbeat with all that a worker may say of itself; answers what it is to do.
+-- Notes a heartbeat with everything that a worker may say about itself; returns what it is to do.
 -- Locks the row of ojs.worker when it writes, and the rows of the jobs (skip locked).
--- Writes ojs.worker and ojs.worker_beat now and then, ojs.job, and ojs.timer and ojs.worker_load for a worker that was unknown.
+-- Writes ojs.worker and ojs.worker_beat now and then, ojs.job, and ojs.timer and ojs.worker_load
+-- for a worker that was unknown.
 create or replace function ojs.beat(
     p_worker_id text, p_ids uuid[] default '{}', p_state text default null, p_visibility_timeout_ms int default null,
     p_tenant text default null, p_active int default null,
@@ -58,15 +64,20 @@ end;
 $$;
 comment on function ojs.beat(
     text, uuid[], text, int, text, int, text, int, text[], int, text[], text, anycompatible, timestamptz, text, text, anycompatible) is
-'ojs.heartbeat with everything a worker may say of itself and be told (ojs-worker-protocol section 4). p_state: what it does, running,
-quiet, drain or terminate; p_active: how many jobs it runs, if not as many as p_ids; p_pool, p_strategy, p_weights: the pool it is in and
-how its FETCHes go over queues, as for ojs.fetch; the rest describes it, and what is null stays as it was. Returns what it is to do and the
-jobs it still holds. A worker that drains, is quiet or ends gets no jobs. Raises invalid_request, ambiguous_job, payload_too_large, conflict
-(it is in another pool), validation_error (more than 10000 workers of the tenant).';
+'Notes a heartbeat as ojs.heartbeat does, and returns what the worker is to do.
+See ojs-worker-protocol section 4. It also returns the jobs that the worker still holds. A worker
+that is quiet, drains or terminates gets no jobs. A null leaves a value as it was.
+p_state: what it does: running, quiet, drain or terminate.
+p_active: how many jobs it runs; null: as many as p_ids.
+p_pool, p_strategy, p_weights: its pool, and how its FETCHes go over queues, as for ojs.fetch.
+The other parameters describe the worker.
+Raises invalid_request, ambiguous_job, payload_too_large, conflict (it is in another pool),
+validation_error (more than 10000 workers of the tenant).';
 
--- Says that a worker has started.
+-- Registers a worker that has started.
 -- Locks the row of ojs.worker, if there is one.
--- Writes ojs.worker and ojs.worker_beat, ojs.timer and ojs.worker_load for a worker that was unknown.
+-- Writes ojs.worker and ojs.worker_beat, ojs.timer and ojs.worker_load for a worker that was
+-- unknown.
 create or replace function ojs.register_worker(
     p_worker_id text, p_hostname text default null, p_pid int default null, p_queues text[] default null,
     p_concurrency int default null, p_labels text[] default null, p_version text default null, p_metadata anycompatible default null,
@@ -87,12 +98,14 @@ end;
 $$;
 comment on function ojs.register_worker(
     text, text, int, text[], int, text[], text, anycompatible, timestamptz, text, text, text, anycompatible) is
-'Says that a worker has started (ojs-worker-protocol section 3), and returns how often it is to send heartbeats. By strategy least-loaded it
-gets no more jobs at once than its p_concurrency. What was known of a
-worker of that name, and what it was told to do, is forgotten; jobs it still held go back when their leases end. A heartbeat registers,
-too. Raises as ojs.beat does.';
+'Registers a worker that has started, and returns how often it is to send heartbeats.
+See ojs-worker-protocol section 3. Everything known about an earlier worker of that name is
+forgotten, its directive included; jobs that it still held are taken back when their leases end. A
+heartbeat registers, too.
+p_concurrency: by strategy least-loaded it gets no more jobs at once.
+Raises as ojs.beat does.';
 
--- Says that a worker has ended.
+-- Ends the registration of a worker that has ended.
 -- Locks the row of ojs.worker.
 -- Writes ojs.worker, ojs.worker_beat and ojs.worker_load.
 create or replace function ojs.deregister_worker(p_worker_id text, p_tenant text default null) returns boolean
@@ -112,8 +125,9 @@ begin
 end;
 $$;
 comment on function ojs.deregister_worker(text, text) is
-'Says that a worker has ended (ojs-worker-protocol section 3.4), and returns whether it was registered. Jobs that it still holds stay its
-own until their leases end. Raises invalid_request.';
+'Ends the registration of a worker that has ended, and returns whether it was registered.
+See ojs-worker-protocol section 3.4. Jobs that it still holds stay its own until their leases end.
+Raises invalid_request.';
 
 create or replace function ojs._check_beat(p_ids uuid[], p_state text, p_active int, p_visibility_timeout_ms int, p_tenant text)
 returns void
@@ -134,8 +148,9 @@ begin
 end;
 $$;
 comment on function ojs._check_beat(uuid[], text, int, int, text) is
-'Raises why a heartbeat is refused, apart from what describes the worker: invalid_request, or ambiguous_job when two tenants have a job
-with one of the ids and neither is named.';
+'Raises why a heartbeat is refused, except for what describes the worker (_worker_says):
+invalid_request, or ambiguous_job if two tenants have a job with one of the ids and the call names
+no tenant.';
 
 create or replace function ojs._worker_says(
     p_worker_id text, p_hostname text default null, p_pid int default null, p_queues text[] default null, p_concurrency int default null,
@@ -189,4 +204,5 @@ begin
 end;
 $$;
 comment on function ojs._worker_says(text, text, int, text[], int, text[], text, jsonb, timestamptz, text, text, jsonb) is
-'What a worker says of itself, null where it says nothing. Raises invalid_request, payload_too_large, validation_error.';
+'Checks what a worker says about itself, and returns it as a row; null: not said. Raises
+invalid_request, payload_too_large, validation_error.';
