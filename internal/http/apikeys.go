@@ -40,7 +40,6 @@ func (s *Server) listKeys(c echo.Context) error {
 }
 
 type createKeyRequest struct {
-	_         struct{}   `check:"only"`
 	TenantID  *string    `json:"tenant_id"`
 	Tenant    *string    `json:"tenant"`
 	Scopes    []string   `json:"scopes" check:"required"`
@@ -87,9 +86,8 @@ func keyOfPath(c echo.Context) (string, error) {
 
 type rotateKeyRequest struct {
 	jsonbody.Optional
-	_       struct{} `check:"only"`
-	Overlap *string  `json:"overlap"`
-	Reason  *string  `json:"reason"`
+	Overlap *string `json:"overlap"`
+	Reason  *string `json:"reason"`
 }
 
 // Check reads overlap: for how long both the old and the new key are valid.

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"errors"
+	"net/http"
 	"strings"
 
 	"github.com/labstack/echo/v4"
@@ -45,9 +46,9 @@ func (s *Server) isOpen(c echo.Context) bool {
 // is no valid credential, or if the credential lacks the scope. route is nil if no route matches;
 // the router answers later.
 func (s *Server) identify(c echo.Context, route *route) error {
-	credential := c.Request().Header.Get("X-API-Key")
-	if scheme, bearer, ok := strings.Cut(c.Request().Header.Get(echo.HeaderAuthorization), " "); ok && strings.EqualFold(scheme, "Bearer") {
-		credential = bearer
+	credential, err := credentialOf(c.Request().Header)
+	if err != nil {
+		return err
 	}
 	c.Response().Header().Set(echo.HeaderWWWAuthenticate, `Bearer realm="ojs"`)
 	if credential == "" {
@@ -66,6 +67,25 @@ func (s *Server) identify(c echo.Context, route *route) error {
 		return nil
 	}
 	return route.Allow(who)
+}
+
+// credentialOf returns the credential of a request: the bearer token, or the API key of X-API-Key. It
+// fails if there are two, because they may be of different tenants.
+func credentialOf(h http.Header) (credential string, err error) {
+	sent := h.Values("X-API-Key")
+	for _, value := range h.Values(echo.HeaderAuthorization) {
+		if scheme, bearer, ok := strings.Cut(value, " "); ok && strings.EqualFold(scheme, "Bearer") {
+			sent = append(sent, strings.TrimSpace(bearer))
+		}
+	}
+	switch len(sent) {
+	case 0:
+		return "", nil
+	case 1:
+		return sent[0], nil
+	}
+	return "", problems.Refuse(problems.CodeInvalidRequest, echo.HeaderAuthorization,
+		"the request has %d credentials; send one, as Authorization: Bearer or as X-API-Key", len(sent))
 }
 
 // identifyAgain checks the credential of a request that has waited: it may have expired or have

@@ -33,8 +33,7 @@ func withoutBody(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		var req struct {
 			jsonbody.Optional
-			_      struct{} `check:"near"`
-			Reason *string  `json:"reason"`
+			Reason *string `json:"reason"`
 		}
 		if err := c.Bind(&req); err != nil {
 			return err

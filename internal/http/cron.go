@@ -124,8 +124,8 @@ func (s *Server) putCron(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	jsonbody.Near(req, map[string]string{"schedule": "cron", "lease_token": "lease"}, cronNames...)
 	noTenant(req)
+	jsonbody.Near(req, cronNames...)
 	header, headerName := requestTenant(c), scopeHeader(c)
 	name := cronNameOf(req, c.Param("name"))
 	expression, spelled := cronText(req, "expression", "cron")

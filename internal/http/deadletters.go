@@ -3,16 +3,13 @@ package httpapi
 import (
 	"context"
 	"encoding/json"
-	"maps"
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojs-pg/ojs-pg/internal/admin"
 	"github.com/ojs-pg/ojs-pg/internal/jsonbody"
-	"github.com/ojs-pg/ojs-pg/internal/problems"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
@@ -106,7 +103,6 @@ func (s *Server) getDeadLetterFlat(c echo.Context) error {
 
 type retryRequest struct {
 	jsonbody.Optional
-	_        struct{}        `check:"only"`
 	Override json.RawMessage `json:"override" check:"object,storable"`
 
 	queue *string // queue that the job moves to
@@ -193,7 +189,6 @@ func queryFilter(c echo.Context) (f admin.Filter, err error) {
 
 // innerFilter is a filter in a field of its own.
 type innerFilter struct {
-	_ struct{} `check:"only"`
 	admin.Filter
 }
 
@@ -202,7 +197,6 @@ type innerFilter struct {
 // confirm is refused.
 type bulkRequest struct {
 	jsonbody.Optional
-	_ struct{} `check:"only"`
 	admin.Filter
 	Inner   *innerFilter `json:"filter"`
 	Limit   int32        `json:"limit" check:"1.."`
@@ -212,7 +206,7 @@ type bulkRequest struct {
 // Check takes the filter from where it stands, and refuses a request that is not confirmed.
 func (r *bulkRequest) Check(o *jsonbody.Object) {
 	if r.Inner != nil {
-		jsonbody.Only(o, jsonbody.NotKnown, "filter", "limit", "confirm")
+		jsonbody.Only(o, "filter", "limit", "confirm")
 		r.Filter = r.Inner.Filter
 	} else {
 		r.Filter.Check(o)
@@ -249,9 +243,6 @@ func (s *Server) bulk(c echo.Context, done string, do doing) error {
 // inBulk changes the jobs that match a filter, with do. It returns how many it has changed, and how
 // many that match are left for another request. left is nil if count has failed.
 func (s *Server) inBulk(c echo.Context, filter *admin.Filter, limit int32, do doing, count counter) (n int32, left *int64, err error) {
-	if given := slices.Sorted(maps.Keys(c.QueryParams())); len(given) > 0 {
-		return 0, nil, problems.Invalid(problems.Clip(given[0]), "belongs in the body here")
-	}
 	if err := forFilter(c, "filter.queue", filter.Queue); err != nil {
 		return 0, nil, err
 	}

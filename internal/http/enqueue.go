@@ -21,10 +21,11 @@ func (s *Server) enqueue(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	key, err := idempotencyKey(c, req, false)
+	key, err := idempotencyKey(c, req)
 	if err != nil {
 		return err
 	}
+	req.Remove(idempotencyField)
 	header, headerName := requestTenant(c), scopeHeader(c)
 	job := readJob(req, header, headerName, time.Now())
 	if err := req.Err(); err != nil {
@@ -58,12 +59,12 @@ func (s *Server) enqueueBatch(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	jsonbody.Near(req, nil, "jobs", "atomicity", idempotencyField)
+	jsonbody.Only(req, "jobs", "atomicity", idempotencyField)
 	if !req.Has("jobs") {
 		req.Missing("jobs")
 	}
 	items := req.Items("jobs")
-	key, err := idempotencyKey(c, req, true)
+	key, err := idempotencyKey(c, req)
 	if err != nil {
 		return err
 	}

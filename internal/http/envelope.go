@@ -101,7 +101,7 @@ func (e *envelope) core() {
 		job.Fail(problems.Refuse(problems.CodeUnsupported, at, "%s %q is not supported; this server speaks 1.0", at, *v))
 	}
 	if job.Raw("type") == nil || job.Verbatim("args") == nil {
-		jsonbody.Near(job, nil, envelopeNames...)
+		jsonbody.Near(job, envelopeNames...)
 	}
 	if job.Raw("type") == nil {
 		job.Missing("type")
@@ -355,8 +355,9 @@ func locate(job *jsonbody.Object, header string, field string) string {
 	return job.At(first) + rest
 }
 
-// spellJobs returns the spelling of the fields of jobs. key may be nil. batch says that the client sent a list of jobs; without it, an index
-// that SQL tells is cleared, because it also counts jobs of other clients with which the job was sent to SQL.
+// spellJobs returns the spelling of the fields of jobs. key may be nil. batch says that the client
+// sent a list of jobs; without it, an index that SQL tells is cleared, because it also counts jobs
+// of other clients with which the job was sent to SQL.
 func spellJobs(key *idempotency, jobs []*jsonbody.Object, header string, batch bool) spelling {
 	return func(problem *pg.Error) (path string) {
 		index := 0

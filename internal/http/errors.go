@@ -125,8 +125,8 @@ func limitHeaders(h http.Header, problem *pg.Error) {
 	}
 }
 
-// explain returns an error as the client gets it: with its code and status, its field named as the client wrote it, and without what a
-// tenant must not learn.
+// explain returns an error as the client gets it: with its code and status, its field named as the
+// client wrote it, and without what a tenant must not learn.
 func (p *problemWriter) explain(c echo.Context, err error) *pg.Error {
 	problem := p.classify(err)
 	if _, told := problem.Details["depth"]; told && isTenants(c) {
@@ -166,8 +166,8 @@ func (p *problemWriter) spell(c echo.Context, problem *pg.Error) {
 	problem.Field = path
 }
 
-// amongJobs matches the start of a message about one of several jobs. The only job of a request gets it, too, if it was sent to SQL together
-// with jobs of other clients.
+// amongJobs matches the start of a message about one of several jobs. The only job of a request
+// gets it, too, if it was sent to SQL together with jobs of other clients.
 var amongJobs = regexp.MustCompile(`^jobs\[\d+\]: `)
 
 // about returns attributes for the log: the caller of a request, and the tenant, queue or job that

@@ -30,7 +30,6 @@ func (s *Server) fetchRoutes() []route {
 const maxFetchQueues = 100
 
 type fetchRequest struct {
-	_                   struct{}        `check:"near"`
 	Queues              []string        `json:"queues" check:"required,name"`
 	WorkerID            string          `json:"worker_id" check:"name"`
 	Count               int32           `json:"count" check:"1..1000"`

@@ -24,11 +24,11 @@ type idempotency struct {
 	field string // header or field of the body in which the client sent the key
 }
 
-// idempotencyKey reads the key from the header or, with inBody, from the field next to jobs; nil if
-// there is neither. The header wins. It fails if the key is empty, too long or no text. The
-// fingerprint is a hash of the path, the tenant and the body: two requests with one key are the
+// idempotencyKey reads the key from the header or from the field idempotency_key at the top of the
+// body; nil if there is neither. The header wins. It fails if the key is empty, too long or no text.
+// The fingerprint is a hash of the path, the tenant and the body: two requests with one key are the
 // same request only if these are equal, byte for byte.
-func idempotencyKey(c echo.Context, req *jsonbody.Object, inBody bool) (*idempotency, error) {
+func idempotencyKey(c echo.Context, req *jsonbody.Object) (*idempotency, error) {
 	h := c.Request().Header
 	var key string
 	values, field := h.Values(idempotencyHeader), idempotencyHeader
@@ -37,7 +37,7 @@ func idempotencyKey(c echo.Context, req *jsonbody.Object, inBody bool) (*idempot
 		return nil, problems.Invalid(idempotencyHeader, "must be sent once")
 	case len(values) == 1:
 		key = values[0]
-	case inBody && req.Raw(idempotencyField) != nil:
+	case req.Raw(idempotencyField) != nil:
 		field = idempotencyField
 		text := req.Text(idempotencyField)
 		if err := req.Err(); err != nil || text == nil {

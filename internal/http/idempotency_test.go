@@ -50,7 +50,17 @@ func TestIdempotencyKey(t *testing.T) {
 		is(map[string]any{"error.details.field": "jobs[1].options.priority", "error.details.index": 1})
 	a.do("POST", "/ojs/v1/jobs", `{"type":"a","args":[]}`, "Idempotency-Key: f").want(201)
 
-	// Beside jobs, it may stand in the body.
+	// It may stand at the top of the body, and is no attribute of the job there.
+	const single = `{"type":"a","args":[],"idempotency_key":"s"}`
+	made := a.do("POST", "/ojs/v1/jobs", single).want(201).absent("job.idempotency_key")
+	if second := a.do("POST", "/ojs/v1/jobs", single).want(201); second.text("job.id") != made.text("job.id") {
+		t.Errorf("with the key in the body of a job: %s, then %s", made.body, second.body)
+	}
+	a.do("POST", "/ojs/v1/jobs", strings.Replace(single, `"a"`, `"c"`, 1)).want(409).
+		is(map[string]any{"error.details.field": "idempotency_key"})
+	a.do("POST", "/ojs/v1/jobs/batch", `{"jobs":[`+single+`]}`).want(400).is(map[string]any{"error.details.field": "jobs[0].idempotency_key"})
+
+	// In a batch it stands next to jobs.
 	const body = `{"idempotency_key":"b","jobs":[{"type":"a","args":[]}]}`
 	first := a.do("POST", "/ojs/v1/jobs/batch", body).want(201)
 	if second := a.do("POST", "/ojs/v1/jobs/batch", body).want(201); second.body != first.body {

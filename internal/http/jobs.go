@@ -334,7 +334,6 @@ func queryJobs(c echo.Context) (f jobFilter, before *string, err error) {
 
 // cancelFilter selects jobs that have not ended.
 type cancelFilter struct {
-	_ struct{} `check:"only"`
 	jobFilter
 }
 
@@ -352,7 +351,6 @@ func (f *cancelFilter) Check(o *jsonbody.Object) {
 // cancelRequest is the body of a bulk cancellation. It names jobs or filters them.
 type cancelRequest struct {
 	jsonbody.Optional
-	_       struct{}      `check:"only"`
 	Filter  *cancelFilter `json:"filter"`
 	IDs     []string      `json:"ids" check:"id"`
 	Limit   int32         `json:"limit" check:"1..1000"`
@@ -426,7 +424,6 @@ func (s *Server) retryJob(c echo.Context) error { return s.runAgain(c, (*sqlcgen
 // jobsFilter selects jobs to retry. Only discarded jobs can be retried, so that is the only state
 // that it accepts.
 type jobsFilter struct {
-	_ struct{} `check:"only"`
 	admin.Filter
 	State *string `json:"state"`
 }
@@ -442,7 +439,6 @@ func (f *jobsFilter) Check(o *jsonbody.Object) {
 // jobsRequest is the body of a bulk retry (ojs-admin-api section 8.1).
 type jobsRequest struct {
 	jsonbody.Optional
-	_       struct{}    `check:"only"`
 	Filter  *jobsFilter `json:"filter"`
 	IDs     []string    `json:"ids" check:"id"`
 	Limit   int32       `json:"limit" check:"1.."`

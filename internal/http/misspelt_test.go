@@ -92,9 +92,9 @@ func TestMisspeltFields(t *testing.T) {
 	a.do("POST", "/ojs/v1/jobs", `{"type":"a","args":[],"x_priorty":1,"team":"b","options":{"region":"eu"}}`).want(201).is(map[string]any{
 		"job.x_priorty": 1, "job.team": "b", "job.options.region": "eu",
 	})
-	a.do("POST", "/ojs/v1/workers/fetch", `{"queues":["none"],"runtime":"go","active_jobs":3}`).want(200)
-	a.do("POST", "/ojs/v1/workers/register", `{"worker_id":"w","x_queue":["x"],"region":"eu"}`).want(200)
-	a.do("POST", "/ojs/v1/cron", `{"name":"c","cron":"@daily","type":"a","x_timezon":1,"team":"b","tenant_id":null}`).want(201)
+	a.do("POST", "/ojs/v1/workers/fetch", `{"queues":["none"],"ext_runtime":"go"}`).want(200)
+	a.do("POST", "/ojs/v1/workers/register", `{"worker_id":"w","x_queue":["x"]}`).want(200)
+	a.do("POST", "/ojs/v1/cron", `{"name":"c","cron":"@daily","type":"a","x_timezon":1,"team":"b"}`).want(201)
 	a.fetchOne("default")
 	a.do("POST", "/ojs/v1/workers/nack", `{"job_id":"`+id+`","error":{"message":"m","code":"c","type":"t","retryable":true,
 		"details":{"msg":1},"detail":"d","backtrace":[],"traceback":"","request_id":"r"}}`).want(200)
@@ -183,7 +183,8 @@ func TestMisspeltQueries(t *testing.T) {
 			"error.message": name + " is not known; " + meant + " is probably meant",
 		})
 		if !strings.HasSuffix(path, "result") {
-			a.do("GET", "/ojs/v1/"+path+"?color=red&x_stat=y", "").want(200)
+			a.do("GET", "/ojs/v1/"+path+"?x_stat=y", "").want(200)
+			a.do("GET", "/ojs/v1/"+path+"?color=red", "").want(422).is(map[string]any{"error.details.field": "color"})
 		}
 	}
 	a.do("DELETE", "/ojs/v1/admin/pools/p?confrim=true", "").want(400).is(map[string]any{"error.details.meant": "confirm"})

@@ -454,7 +454,7 @@ func TestDeadLettersInBulk(t *testing.T) {
 			r.refuses(call, `{"filter": {"since": "yesterday"}, "confirm": true}`, 400, "filter.since")
 			r.refuses(call, `{"limit": 0, "confirm": true}`, 400, "limit")
 			r.refuses(call, `{"limit": 10001, "confirm": true}`, 400, "limit")
-			r.refuses(call+"?queue=billing", `{"confirm": true}`, 400, "queue")
+			r.refuses(call+"?queue=billing", `{"confirm": true}`, 422, "queue")
 		}
 		r.gives("POST "+base+"/retry", `{"queue": "nothing-there", "confirm": true}`, 200, `{"retried": 0, "remaining": 0}`)
 		r.as("nobody").gives("POST "+base+"/retry", `{"filter": {"queue": "mail"}, "confirm": true}`, 200, `{"retried": 0, "remaining": 0}`)

@@ -237,9 +237,9 @@ func (r *configRequest) Check(o *jsonbody.Object) {
 // is under, and the path to it. It fails if other fields stand next to key.
 func bareOrUnder(o *jsonbody.Object, key string, under json.RawMessage) (document json.RawMessage, path string) {
 	document = o.Source
-	jsonbody.Near(o, nil, key)
+	jsonbody.Near(o, key)
 	if o.Has(key) {
-		jsonbody.Only(o, jsonbody.NotKnown, key)
+		jsonbody.Only(o, key)
 		if document, path = under, key; under == nil {
 			o.Missing(key)
 		}
@@ -265,7 +265,6 @@ func (s *Server) putQueueConfig(c echo.Context) error {
 }
 
 type createRequest struct {
-	_      struct{}        `check:"only"`
 	Name   string          `json:"name" check:"required,name"`
 	Config json.RawMessage `json:"config" check:"object,storable"`
 }
@@ -318,7 +317,8 @@ func (s *Server) configure(c echo.Context, params sqlcgen.ConfigureQueueParams, 
 
 type deleteRequest struct {
 	jsonbody.Optional
-	Strategy string `json:"strategy"`
+	Strategy    string  `json:"strategy"`
+	TargetQueue *string `json:"target_queue"` // of strategy move, which is refused
 }
 
 // deleteQueue removes the configuration of a queue. strategy says what happens to the jobs.

@@ -125,8 +125,9 @@ func (s *Server) begin(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// spelling returns the path at which a client wrote the field that an error of SQL is about; "" leaves the error's field as it is. A handler
-// whose SQL functions name fields otherwise than its route sets one (spelledBy) before it calls them.
+// spelling returns the path at which a client wrote the field that an error of SQL is about; ""
+// leaves the error's field as it is. A handler whose SQL functions name fields otherwise than its
+// route sets one (spelledBy) before it calls them.
 type spelling func(problem *pg.Error) (path string)
 
 // spelledBy sets the spelling of a request's errors.

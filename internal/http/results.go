@@ -160,7 +160,6 @@ func (s *Server) jobsOver(ctx context.Context, jobs []awaited) ([]awaited, error
 }
 
 type resultsRequest struct {
-	_   struct{} `check:"near"`
 	IDs []string `json:"ids" check:"id"`
 }
 

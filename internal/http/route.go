@@ -100,10 +100,8 @@ func (s *Server) add(e *echo.Echo, method string, r *route) {
 	if r.OfTenant {
 		handler = ofTenant(handler)
 	}
-	if known := r.Parameters(); len(known) > 0 {
-		handler = spelled(handler, known)
-	}
 	if r.Scope != scopeOpen {
+		handler = spelled(handler, r.Parameters())
 		handler = s.bounded(r.Queues, handler)
 	}
 	if r.scoped {
@@ -126,21 +124,29 @@ func (r *route) Parameters() []string {
 	return known
 }
 
-// spelled wraps next and refuses a query parameter whose name is nearly a known one. A misspelt
-// filter that is ignored lets everything pass.
+// spelled wraps next and refuses a query parameter that is not in known and does not begin with ext_
+// or x_. A parameter that was ignored might be a filter, and the request would act on more than the
+// client meant.
 func spelled(next echo.HandlerFunc, known []string) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		if c.Request().URL.RawQuery == "" {
 			return next(c)
 		}
-		given := slices.Sorted(maps.Keys(c.Request().URL.Query()))
-		for _, name := range given[:min(len(given), jsonbody.MostNear)] {
+		for _, name := range slices.Sorted(maps.Keys(c.Request().URL.Query())) {
 			if slices.Contains(known, name) || jsonbody.Own.MatchString(name) {
 				continue
 			}
-			if meant := jsonbody.Resembled(name, known); meant != "" {
-				return jsonbody.Misnamed(problems.Clip(name), meant)
+			at := problems.Clip(name)
+			err := problems.Refuse(problems.CodeUnsupported, at, "the query of this route has no parameter %s", at)
+			switch meant := jsonbody.Resembled(name, known); {
+			case meant != "":
+				err = jsonbody.Misnamed(at, meant)
+			case names.IsTenant(name):
+				err = problems.Refuse(problems.CodeUnsupported, at, "the query of this route has no parameter %s; name the tenant by the header %s", at,
+					names.TenantHeader)
 			}
+			jsonbody.Drain(c.Request())
+			return err
 		}
 		return next(c)
 	}

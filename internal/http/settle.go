@@ -48,7 +48,6 @@ type attempt struct {
 }
 
 type ackRequest struct {
-	_ struct{} `check:"near"`
 	attempt
 	Result json.RawMessage `json:"result" check:"verbatim"`
 }
@@ -61,7 +60,6 @@ func readAck(o *jsonbody.Object, to *dispatch.Settlement) {
 }
 
 type nackRequest struct {
-	_ struct{} `check:"near"`
 	attempt
 	Requeue bool            `json:"requeue"`
 	Error   json.RawMessage `json:"error" check:"required,object,storable"`
@@ -78,6 +76,7 @@ func (r *nackRequest) Check(o *jsonbody.Object) {
 
 // failure holds the fields of Error that are checked. Error is stored with all its fields.
 type failure struct {
+	_         struct{}        `check:"near"`
 	Code      *string         `json:"code"`
 	Type      *string         `json:"type"`
 	Message   *string         `json:"message" check:"required"`
@@ -148,8 +147,8 @@ func (s *Server) settle(c echo.Context, v verb) error {
 	return writeBlob(c, http.StatusOK, w.B)
 }
 
-// settleBatch is an ACK or NACK of many jobs. settled holds the outcome of each job in asked, at the same
-// index.
+// settleBatch is an ACK or NACK of many jobs. settled holds the outcome of each job in asked, at
+// the same index.
 type settleBatch struct {
 	asked   []dispatch.Settlement
 	settled []dispatch.Settled
@@ -194,7 +193,7 @@ func (s *Server) settleMany(c echo.Context, req *jsonbody.Object, v verb) error 
 // readBatch reads the jobs of a request. The fault of a job that cannot be read goes to settled, so
 // that the other jobs are settled all the same and do not lose their leases.
 func readBatch(c echo.Context, req *jsonbody.Object, v verb) (*settleBatch, error) {
-	jsonbody.Near(req, nil, "jobs", "worker_id")
+	jsonbody.Only(req, "jobs", "worker_id")
 	items := req.Items("jobs")
 	if items != nil && (len(items) < 1 || len(items) > maxAckJobs) {
 		req.Fail(problems.Invalid("jobs", "must hold between 1 and %d jobs", maxAckJobs))

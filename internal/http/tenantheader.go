@@ -64,12 +64,8 @@ func (s *Server) namedTenant(c echo.Context) string {
 // read returns the tenant that a request names by header, and the name of that header; nil: none.
 // It fails if the tenant is named twice, or is not a valid id.
 func (t TenantHeaders) read(h http.Header) (id *string, header string, err error) {
-	for _, name := range KnownTenantHeaders {
-		// The client believes that it names a tenant. If the server passed over the header, the
-		// request would act across tenants.
-		if len(h.Values(name)) > 0 && !slices.ContainsFunc(t, func(own string) bool { return strings.EqualFold(own, name) }) {
-			return nil, "", problems.Invalid(name, "names no tenant on this server, which has it %s", t.instead())
-		}
+	if name := t.stray(h); name != "" {
+		return nil, "", problems.Invalid(name, "names no tenant on this server, which has it %s", t.instead())
 	}
 	var values []string
 	for _, name := range t {
@@ -93,6 +89,24 @@ func (t TenantHeaders) read(h http.Header) (id *string, header string, err error
 		return nil, "", noTenantID(header)
 	}
 	return &v, header, nil
+}
+
+// stray returns a header whose name contains "tenant" and is none of t, or "". Its client believes
+// that it names a tenant: if the server passed over it, the request would act for another tenant, or
+// for all.
+func (t TenantHeaders) stray(h http.Header) (name string) {
+	for sent := range h {
+		if len(sent) >= len("tenant") && strings.Contains(strings.ToLower(sent), "tenant") && (name == "" || sent < name) &&
+			!slices.ContainsFunc(t, func(own string) bool { return strings.EqualFold(own, sent) }) {
+			name = sent
+		}
+	}
+	for _, known := range KnownTenantHeaders {
+		if strings.EqualFold(name, known) {
+			return known // as the specification writes it
+		}
+	}
+	return name
 }
 
 // instead returns, for an error, how tenants are named on this server.

@@ -257,8 +257,7 @@ func (s *Server) putTenant(c echo.Context) error {
 // reasonRequest is a body that may hold only a reason.
 type reasonRequest struct {
 	jsonbody.Optional
-	_      struct{} `check:"only"`
-	Reason *string  `json:"reason"`
+	Reason *string `json:"reason"`
 }
 
 func (s *Server) suspendTenant(c echo.Context) error {
@@ -295,9 +294,8 @@ func (s *Server) switchTenant(c echo.Context, do func(*sqlcgen.Queries, context.
 // because jobs that have not ended are cancelled and dead letters are deleted.
 type deregisterTenantRequest struct {
 	jsonbody.Optional
-	_       struct{} `check:"only"`
-	Confirm *string  `json:"confirm"`
-	Reason  *string  `json:"reason"`
+	Confirm *string `json:"confirm"`
+	Reason  *string `json:"reason"`
 }
 
 // deregisterTenant ends a tenant. It answers 202, because the scheduler cancels the remaining jobs

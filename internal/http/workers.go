@@ -58,7 +58,6 @@ type aboutWorker struct {
 // registerRequest is the body of a registration. The worker's fields stand next to worker_id, or in
 // an object worker that has an id.
 type registerRequest struct {
-	_ struct{} `check:"near"`
 	aboutWorker
 	WorkerID string       `json:"worker_id" check:"name"`
 	Worker   *namedWorker `json:"worker"`
@@ -87,8 +86,7 @@ func (r *registerRequest) Check(o *jsonbody.Object) {
 // heartbeatRequest is the body of a heartbeat. It names the jobs that the worker runs: active_jobs
 // is an array of ids or, in the official SDKs, their number, with the ids in active_job_ids.
 type heartbeatRequest struct {
-	_        struct{} `check:"near"`
-	WorkerID string   `json:"worker_id" check:"required,name"`
+	WorkerID string `json:"worker_id" check:"required,name"`
 	aboutWorker
 	VisibilityTimeoutMs *int32          `json:"visibility_timeout_ms" check:"1.."`
 	State               *string         `json:"state" check:"name"`
@@ -205,8 +203,7 @@ func (s *Server) registerWorker(c echo.Context) error {
 }
 
 type deregisterRequest struct {
-	_        struct{} `check:"near"`
-	WorkerID string   `json:"worker_id" check:"required,name"`
+	WorkerID string `json:"worker_id" check:"required,name"`
 }
 
 // deregisterWorker removes a worker that says goodbye. It does not fail if the worker is unknown,

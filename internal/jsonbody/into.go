@@ -41,22 +41,27 @@ func (Optional) MayBeLeftOut() {}
 //	storable                 numbers must fit into jsonb
 //	verbatim                 null is kept
 //
-// Fields that the struct does not have are ignored, unless their names are nearly those of fields
-// that it has. The tag check of a blank field changes that:
+// A field that the struct does not have is refused, unless its name begins with ext_ or x_. If
+// another field was probably meant, or the field belongs elsewhere, the error says so: a struct that
+// knows where else fields belong has a method Belongs. The tag check of a blank field changes that:
 //
-//	only            all other fields are refused
-//	configurable    all other fields are refused as settings that this server does not have
-//	near            names that people write for the fields of workers' requests are refused, too
-//	any             no field is refused
+//	configurable    other fields are refused as settings that this server does not have
+//	near            only fields whose names are nearly known ones are refused: the others are stored
+//	any             no field is refused: Check or SQL knows which there are
 func (o *Object) Into(into any) {
 	v := reflect.ValueOf(into).Elem()
 	p := planOf(v.Type())
 	// This comes first: if a field is missing, probably one with nearly its name is there.
 	switch p.others {
-	case "":
-		Near(o, nil, p.names...)
+	case "any":
 	case "near":
-		Near(o, aliases, p.names...)
+		Near(o, p.names...)
+	default:
+		var belongs map[string]string
+		if b, ok := into.(interface{ Belongs() map[string]string }); ok {
+			belongs = b.Belongs()
+		}
+		only(o, p.refusal, belongs, p.names)
 	}
 	p.read(o, v)
 	if c, ok := into.(interface{ Check(o *Object) }); ok {
@@ -69,7 +74,7 @@ type plan struct {
 	fields  []fieldPlan
 	names   []string
 	others  string                    // the blank field's check, which says what happens to other fields
-	refusal func(at string) *pg.Error // refusal of other fields; nil: they are not all refused
+	refusal func(at string) *pg.Error // refusal of other fields
 }
 
 type fieldPlan struct {
@@ -98,20 +103,20 @@ func planOf(t reflect.Type) *plan {
 	return p.(*plan)
 }
 
-// othersRefused holds the refusal of other fields for each check of a blank field; nil: they are
-// not all refused.
-var othersRefused = map[string]func(at string) *pg.Error{"only": NotKnown, "configurable": NotConfigurable, "near": nil, "any": nil}
-
 // makePlan makes the plan of a struct. It panics if a field cannot be read from JSON.
 func makePlan(t reflect.Type) *plan {
-	p := &plan{}
+	p := &plan{refusal: NotKnown}
 	for i := range t.NumField() {
 		field := t.Field(i)
 		tag := field.Tag.Get("check")
 		switch {
 		case field.Type == reflect.TypeFor[Optional]():
 		case field.Name == "_":
-			p.others, p.refusal = tag, othersRefused[tag]
+			if p.others = tag; tag == "configurable" {
+				p.refusal = NotConfigurable
+			} else if tag != "near" && tag != "any" {
+				panic("unknown check " + tag)
+			}
 		case !field.Anonymous && !field.IsExported():
 		case field.Anonymous:
 			inner := planOf(field.Type)
@@ -175,9 +180,6 @@ func (p *plan) read(o *Object, v reflect.Value) {
 			continue
 		}
 		f.read(o, f, v.Field(f.index))
-	}
-	if p.refusal != nil {
-		Only(o, p.refusal, p.names...)
 	}
 }
 

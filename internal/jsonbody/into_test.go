@@ -7,7 +7,6 @@ import (
 )
 
 type outer struct {
-	_ struct{} `check:"only"`
 	inner
 	Queues  []string        `json:"queues" check:"required,name"`
 	Count   int32           `json:"count" check:"1..1000"`

@@ -161,20 +161,53 @@ func (o *Object) At(key string) string {
 	return string(AppendKey([]byte(o.Path), key))
 }
 
-// Only refuses all fields that are not in names. A misspelt filter that is ignored lets everything
-// pass.
-func Only(o *Object, refusal func(at string) *pg.Error, names ...string) {
-	allowed := Set(names...)
+// Only refuses the first field that is not in names and does not begin with ext_ or x_. A field that
+// was ignored might be a filter, and the request would act on more than the client meant.
+func Only(o *Object, names ...string) { only(o, NotKnown, nil, names) }
+
+// only is Only with another refusal. belongs says of fields where else they belong, by name.
+func only(o *Object, refusal func(at string) *pg.Error, belongs map[string]string, known []string) {
 	for i, m := range o.Fields {
-		if allowed[m.Key] {
+		if slices.Contains(known, m.Key) || Own.MatchString(m.Key) {
 			continue
 		}
 		at := o.At(m.Key)
-		if meant := Resembled(m.Key, names); meant != "" && i < MostNear {
+		switch meant := o.meantBy(m.Key, known, i); {
+		case belongs[m.Key] != "":
+			o.Fail(Misplaced(at, belongs[m.Key]))
+		case names.IsTenant(m.Key) && belongs["tenant"] != "":
+			o.Fail(Misplaced(at, belongs["tenant"]))
+		case meant != "":
 			o.Fail(Misnamed(at, meant))
+		default:
+			o.Fail(refusal(at))
 		}
-		o.Fail(refusal(at))
+		return
 	}
+}
+
+// meantBy returns the known name, or the header, that a field was probably meant for, or "" if there
+// is none. n is the number of the field in its object: only the first MostNear are compared.
+func (o *Object) meantBy(name string, known []string, n int) string {
+	alias := aliases[name]
+	switch {
+	case n >= MostNear:
+		return ""
+	case slices.Contains(known, alias), alias == "lease":
+		// A lease is refused even if the request has no such field, because a client that sends one
+		// believes that it is checked.
+		return alias
+	}
+	if meant := Resembled(name, known); meant != "" {
+		return meant
+	}
+	if i := slices.IndexFunc(known, func(k string) bool { return !o.Has(k) && slices.Contains(synonyms[k], name) }); i >= 0 {
+		return known[i]
+	}
+	if names.IsTenant(name) {
+		return names.TenantHeader
+	}
+	return ""
 }
 
 // MostNear is how many members of an object are compared with known names.
@@ -183,20 +216,14 @@ const MostNear = 200
 // Own matches the names of attributes that belong to the client, whatever names they resemble.
 var Own = regexp.MustCompile(`^(x|ext)[-_]`)
 
-// Near refuses fields whose names are nearly known ones, or are in aliases. It ignores other
-// fields.
-func Near(o *Object, aliases map[string]string, known ...string) {
+// Near refuses fields whose names are nearly known ones, and fields that name a tenant. It ignores
+// other fields.
+func Near(o *Object, known ...string) {
 	for i, m := range o.Fields {
-		if i >= MostNear || slices.Contains(known, m.Key) || Own.MatchString(m.Key) {
+		if slices.Contains(known, m.Key) || Own.MatchString(m.Key) {
 			continue
 		}
-		meant := aliases[m.Key]
-		// A tenant or a lease is refused even if the request has no such field, because a client
-		// that sends one believes that it is checked.
-		if meant != names.TenantHeader && meant != "lease" && !slices.Contains(known, meant) {
-			meant = Resembled(m.Key, known)
-		}
-		if meant != "" {
+		if meant := o.meantBy(m.Key, known, i); meant != "" {
 			o.Fail(Misnamed(o.At(m.Key), meant))
 		}
 	}
@@ -215,11 +242,16 @@ func Misnamed(at, meant string) *pg.Error {
 	return problems.Invalid(at, "is not known; %s is probably meant", meant).Tell("meant", meant)
 }
 
+// Misplaced returns the refusal of a field that belongs elsewhere, such as to another route.
+func Misplaced(at, where string) *pg.Error {
+	return problems.Invalid(at, "is not known here; %s", where).Tell("meant", where)
+}
+
 // aliases are names that people write for the fields of workers' requests.
 var aliases = map[string]string{
-	"lease_token": "lease", "lease_id": "lease", "tenant": names.TenantHeader, "tenant_id": names.TenantHeader, "limit": "count",
-	"max_jobs":   "count",
-	"batch_size": "count", "wait": "wait_ms", "worker": "worker_id", "jobs": "active_jobs", "job_ids": "active_jobs",
+	"lease_token": "lease", "lease_id": "lease", "limit": "count", "max_jobs": "count", "max": "count", "batch_size": "count",
+	"lease_ms": "visibility_timeout_ms", "timeout": "wait_ms", "timeout_ms": "wait_ms", "wait_seconds": "wait_ms",
+	"schedule": "cron", "wait": "wait_ms", "worker": "worker_id", "jobs": "active_jobs", "job_ids": "active_jobs",
 }
 
 // synonyms are names that people write for required fields. They count only if the required field
@@ -244,6 +276,11 @@ func (o *Object) member(key string) *Member {
 		}
 	}
 	return nil
+}
+
+// Remove takes a field out of the object, so that later reads do not find it.
+func (o *Object) Remove(key string) {
+	o.Fields = slices.DeleteFunc(o.Fields, func(m Member) bool { return m.Key == key })
 }
 
 // Has reports whether a field is there, even if it is null.

@@ -29,3 +29,10 @@ func Resembles(name, known string) bool {
 var separators = strings.NewReplacer("_", "", "-", "", ".", "", " ", "")
 
 func plain(name string) string { return separators.Replace(strings.ToLower(name)) }
+
+// IsTenant reports whether a client that uses name means the tenant, in whatever spelling: tenantId,
+// TENANT, x-tenant-id.
+func IsTenant(name string) bool {
+	name = strings.TrimPrefix(strings.TrimPrefix(plain(name), "x"), "ojs")
+	return name == "tenant" || name == "tenantid" || name == "tenantname"
+}
