@@ -72,8 +72,8 @@ begin
 end;
 $$;
 comment on function ojs.tick(int, text, int, int) is
-'Does what is due now, and returns what it did and in how many milliseconds to call again
-(next_in_ms, at most 10000).
+'Does what is due now, and returns what it did and when to call again.
+next_in_ms: in how many milliseconds, at most 10000.
 Promotes scheduled and retryable jobs, discards expired jobs, retries dead letters by their rules,
 takes back jobs whose lease expired or whose worker fell silent, fires cron jobs, rolls up
 statistics, removes old journal rows and old dead letters.

@@ -38,7 +38,8 @@ them.';
 comment on column ojs.sleeper.token is 'Payload of the notification on channel ojs_wake.';
 comment on column ojs.sleeper.stride is 'How long the clock sleeps at most between two looks.';
 comment on column ojs.sleeper.expires_at is 'When the row becomes invalid unless it is renewed.';
-comment on table ojs.clock_mark is 'How far the clock has come. The row moves to a higher rev with each change.';
+comment on table ojs.clock_mark is
+'How far the clock has come. The row moves to a higher rev with each change.';
 comment on column ojs.clock_mark.rev is 'Grows with each change; the highest counts.';
 comment on column ojs.clock_mark.seen is
 'The snapshot of the clock''s last look. Rows of ojs.timer and ojs.lease that it did not see may be
@@ -47,9 +48,12 @@ comment on column ojs.clock_mark.due_at is
 'Of the timers seen, those due before this time are done.';
 comment on column ojs.clock_mark.lease_at is
 'Of the leases seen, those that end before this time have been looked at.';
-comment on column ojs.clock_mark.journal is 'Rows of ojs.journal with a lower xid are pruned, except those of transactions in open.';
-comment on column ojs.clock_mark.lease is 'Rows of ojs.lease with a lower xid are pruned, except those of transactions in open.';
-comment on column ojs.clock_mark.release is 'Rows of ojs.release with a lower xid are pruned, except those of transactions in open.';
+comment on column ojs.clock_mark.journal is
+'Rows of ojs.journal with a lower xid are pruned, except those of transactions in open.';
+comment on column ojs.clock_mark.lease is
+'Rows of ojs.lease with a lower xid are pruned, except those of transactions in open.';
+comment on column ojs.clock_mark.release is
+'Rows of ojs.release with a lower xid are pruned, except those of transactions in open.';
 comment on column ojs.clock_mark.open is
 'Transactions that pruning has passed: they had not ended, or their rows were still needed. There
 are at most as many as were open at the same time.';

@@ -43,8 +43,7 @@ begin
             exit when v_fair.revisit_seq < v_range.hi or v_rows >= c_rows;
         end if;
     end loop;
-    -- These ranges are passed whole, and the cursor never goes back into them. A range that is
-    -- passed in part stays.
+    -- These ranges are passed whole. A range that is passed in part stays.
     delete from ojs.revisit r
     where r.queue = p_queue and r.priority = v_fair.job_priority and r.tenant_id = p_tenant
       and r.lo between v_from and v_fair.revisit_seq and r.hi <= v_fair.revisit_seq;

@@ -46,8 +46,9 @@ $$;
 comment on function ojs._decide(ojs.ask, int) is
 'Returns the next p_count jobs for a FETCH, locked and in fair order; their tenants are charged.
 Their size in sum is at most max_bytes of the ask, but one job may be larger.
-Stops early (cut): at max_bytes; after 20000 rows of ended jobs; or when the journal has more than
-can be folded in 100 ms, because other sessions wait. Only under the row of ojs.lane.';
+Stops early (cut): at max_bytes; after 20000 rows of ended jobs; after 1000 tenants whose counts are
+locked; or when the journal has more than can be folded in 100 ms, because other sessions wait. Only
+under the row of ojs.lane.';
 
 create or replace function ojs._nothing() returns ojs.decided
 language sql immutable
@@ -100,7 +101,7 @@ begin
             v_passed := 0;
             if coalesce(v_step.dry, v_step.locked) is not null then
                 v_passed := coalesce((select sum(ojs._pass_ended(v_state.queue, v_level.priority, t)) from unnest(v_step.dry) t), 0)
-                    -- A row passed for its lock costs four times as much as one that ended, and
+                    -- Passing a locked row costs four times as much as passing one that ended, and
                     -- counts so.
                     + coalesce((select sum(4 * ojs._pass_ended(v_state.queue, v_level.priority, t, true)) from unnest(v_step.locked) t), 0);
             end if;
@@ -162,9 +163,10 @@ declare
     v_from    bigint[];
 begin
     with held as materialized (
-        -- Lock the jobs that are due. A job that another session has locked keeps its row here with
-        -- held null: its tenant's cursor passes it, and the tenant is not charged. fits: within the
-        -- bytes of the call, where the first job always fits.
+        -- Lock the jobs that are due. The state is checked again with the lock, because another
+        -- session may have fetched or ended the job. A job that is locked or gone keeps its row
+        -- here with held null: its tenant's cursor passes it, and the tenant is not charged. fits:
+        -- within the bytes of the call, where the first job always fits.
         select d.*, h.place as held, coalesce(d.tenant_id = any (p_uncounted.busy), false) as busy,
             sum(d.bytes) filter (where h.place is not null) over w <= v_bytes
                 or p_done.ids = '{}' and count(h.place) over w <= 1 as fits

@@ -17,10 +17,11 @@ create or replace function ojs._due(
 language sql stable rows 100
 as $$
     with front as materialized (
-        -- share: how many jobs of the tenant to read. While no tenant runs out of jobs, none can be
-        -- due more than its part of p_count by weight, and one. First in, first out one tenant may
-        -- be due all p_count; an eighth of them is read at a time. edge: _front reads one tenant
-        -- more than p_count, and the time of the last one is a bound for all tenants behind it.
+        -- share: how many jobs of the tenant to read. While no tenant runs out of jobs, a tenant
+        -- can be due its part of p_count by weight, and one job more, but not more than that. First
+        -- in, first out one tenant may be due all p_count jobs; an eighth of them is read at a
+        -- time. edge: _front reads one tenant more than p_count, and the time of the last one is a
+        -- bound for all tenants behind it.
         select f.*, (f.cursors[1]).works as has_next, (f.vtime - p_low)::float8 as own, 1 + case when p_unit = 'none' then p_count / 8
             else floor(p_count * f.weight / sum(f.weight) over ())::int end as share,
             case when count(*) over () > p_count then max(f.vtime) over () end as edge,

@@ -25,7 +25,7 @@ language sql stable
 as $$ select pg_snapshot_xmax(p_snapshot) > pg_snapshot_xmax(pg_current_snapshot()) $$;
 comment on function ojs._foreign(pg_snapshot) is
 'Returns whether a stored snapshot is of another cluster, because its transaction ids lie ahead of
-those here. Then this database is a logical copy, and the snapshot says nothing about its rows.
+the ids here. Then this database is a logical copy, and the snapshot says nothing about its rows.
 Becomes part of the expression that asks.';
 comment on table ojs.journal is
 'What happened to jobs: one row per statement, tenant, queue, priority and change of state, with the
@@ -75,7 +75,8 @@ comment on column ojs.lease.priority is 'The jobs'' own priority.';
 comment on column ojs.lease.jobs is 'How many.';
 comment on column ojs.lease.ids is 'The jobs, in the order of the decision.';
 comment on column ojs.lease.tenants is 'Their tenants, in step with ids.';
-comment on column ojs.lease.waits is 'How long each had been available, in seconds, in step with ids.';
+comment on column ojs.lease.waits is
+'How long each had been available, in seconds, in step with ids.';
 comment on column ojs.lease.turn is
 'The number of the first job in the order of all decisions; the other jobs have the next numbers.';
 comment on column ojs.lease.at is 'When.';
@@ -94,8 +95,10 @@ comment on column ojs.release.job_type is 'Its type.';
 comment on column ojs.release.attempt is 'The attempt that ended; 0 if there was none.';
 comment on column ojs.release.from_state is 'The state it left.';
 comment on column ojs.release.to_state is 'The state it entered.';
-comment on column ojs.release.started_at is 'When the attempt was handed out; null if there was none.';
-comment on column ojs.release.fenced is 'Whether the caller proved with the lease or the worker''s name that it held the job.';
+comment on column ojs.release.started_at is
+'When the attempt was handed out; null if there was none.';
+comment on column ojs.release.fenced is
+'Whether the caller proved with the lease or the worker''s name that it held the job.';
 comment on column ojs.release.cause is
 'Why the clock ended the attempt: timeout, visibility_timeout, worker_death; null: a call ended
 it.';

@@ -22,6 +22,7 @@ begin
             exception when lock_not_available or deadlock_detected then
                 return false;
             end;
+            -- The wait for the lane alone is limited, not the statements that follow.
             perform set_config('lock_timeout', v_lock_timeout, true);
         else
             perform from ojs.lane l where l.lane = 0 for update;
@@ -94,10 +95,10 @@ end;
 $$;
 comment on function ojs._wait_for_lane(boolean) is
 'Waits for the lane, which is not free, and returns whether the session holds it.
-Waits 100 ms, and up to 900 ms more if a different transaction holds the lane by then; up to twice
-as long if several sessions wait, because each wait is first for the queue of the lock and then for
-its holder. After a wait in vain the session does not wait for 10 seconds, and fetches without the
-lane unless it is free.
+Waits 100 ms, and up to 900 ms more if a different transaction holds the lane by then. Twice as long
+if several sessions wait: each waits first for the session before it, and then for the holder. After
+a wait in vain the session does not wait for 10 seconds, and fetches without the lane unless it is
+free.
 p_needed: the session gets no jobs without the lane, so it waits each time.';
 
 create or replace function ojs._lingers() returns boolean

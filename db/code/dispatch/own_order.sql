@@ -47,6 +47,7 @@ as $$
 declare
     v_cursors ojs.cursor[] := ojs._cursors(p_fair);
 begin
+    -- New jobs of this priority set it to true again (ojs._take_in_own).
     v_cursors[1].works := false;
     perform ojs._set_cursors(ojs._at_cursors(p_fair, v_cursors));
 end;
@@ -126,6 +127,7 @@ begin
     if p_own = coalesce((select s.own_order from ojs._state(p_queue) s), false) then
         return;
     end if;
+    -- Under the lane, because the rows of all tenants of the queue are made anew.
     perform ojs._stop_decisions();
     select * into v_state from ojs._state(p_queue);
     with gone as materialized (

@@ -39,14 +39,16 @@ time of a tenant that joins is reckoned. Tenants that only one isolated pool ser
 joined: how many tenants have joined so far, by which ojs._join_at spreads them.
 ready: how many tenants are in the ring; at_limit: how many have work and are at a limit.
 idle_at: since when both are 0; an hour later the level is forgotten.';
-comment on table ojs.dispatch_state is 'One row per queue: everything a decision has to know of the queue before it looks at tenants.';
+comment on table ojs.dispatch_state is
+'One row per queue: everything a decision has to know of the queue before it looks at tenants.';
 comment on column ojs.dispatch_state.queue is 'The queue.';
 comment on column ojs.dispatch_state.rev is 'Grows with each change; the highest counts.';
 comment on column ojs.dispatch_state.unit is 'What its tenants share.';
 comment on column ojs.dispatch_state.own_order is
 'Whether priorities order each tenant''s own jobs only (priority_scope tenant): all of its tenants
 are at priority 0 then.';
-comment on column ojs.dispatch_state.levels is 'The effective priorities at which the queue has or had work, the highest first.';
+comment on column ojs.dispatch_state.levels is
+'The effective priorities at which the queue has or had work, the highest first.';
 comment on column ojs.dispatch_state.idle_at is
 'The earliest idle_at of its levels, by which the tick finds levels to forget; null: no level is
 idle.';
@@ -73,8 +75,10 @@ comment on column ojs.tenant_fairness.deficit is
 '(low of the level - vtime) * weight when the tenant was last served, in the unit of the queue: 0
 for the tenant that is next, less than 0 by how much it has had ahead of that tenant.
 ojs.tenant_stats shows the present value.';
-comment on column ojs.tenant_fairness.charged is 'Jobs that the tenant has been charged for here since the row was made.';
-comment on column ojs.tenant_fairness.job_priority is 'The priority of the jobs that the tenant is given next.';
+comment on column ojs.tenant_fairness.charged is
+'Jobs that the tenant has been charged for here since the row was made.';
+comment on column ojs.tenant_fairness.job_priority is
+'The priority of the jobs that the tenant is given next.';
 comment on column ojs.tenant_fairness.seconds is
 'How long an attempt is expected to run, where tenants share by time: an average in which the latest attempts weigh most.';
 comment on column ojs.tenant_fairness.head is

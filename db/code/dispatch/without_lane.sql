@@ -153,6 +153,8 @@ begin
         cross join lateral (select j.ctid as place, j.priority,
                 ojs._bytes(j.args, j.meta, j.options, j.extra, j.errors, j.retry, j.tags) as bytes
             from ojs.job j
+            -- Without p_done the same job could be dealt twice: skip locked does not pass jobs that
+            -- this transaction has locked itself.
             where j.ctid = d.place and j.id = d.id and j.state = 'available' and j.id <> all (p_done.ids) for update skip locked) j
         limit p_count
     ), kept as materialized (

@@ -12,8 +12,8 @@ begin
 end;
 $$;
 comment on function ojs.enqueue_many(anycompatible, text) is
-'Enqueues 1 to 10000 jobs, all or none, in the caller''s transaction, and returns them in the order
-given.
+'Enqueues 1 to 10000 jobs, all or none, and returns them in the order given.
+In the caller''s transaction.
 p_jobs: a JSON array of objects whose keys are the names of ojs.enqueue''s parameters without p_
 (type, args, queue, ...); only type is required. scheduled_at and expires_at may be + and an ISO
 8601 duration from now on (+PT90S).
@@ -37,10 +37,9 @@ begin
 end;
 $$;
 comment on function ojs.enqueue_each(anycompatible) is
-'Enqueues 1 to 10000 jobs, each of which succeeds or fails alone, and returns one row per job in the
-order given.
-Each row has n, from 0, and then either the job, or sqlstate, message and detail of what
-ojs.enqueue_many would raise about it.
+'Enqueues 1 to 10000 jobs, each of which succeeds or fails alone, and returns a row for each.
+The rows are in the order given. Each has n, from 0, and then either the job, or sqlstate, message
+and detail of what ojs.enqueue_many would raise about it.
 p_jobs: as for ojs.enqueue_many; each job names its own tenant.
 A job with the id of a job that an open transaction adds waits for that transaction. Raises
 invalid_request when p_jobs as a whole is malformed.';

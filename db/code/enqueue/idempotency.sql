@@ -53,9 +53,9 @@ begin
 end;
 $$;
 comment on function ojs.enqueue_once(text, anycompatible, text, bytea) is
-'Enqueues as ojs.enqueue_many does, once for each key and tenant within
-ojs.settings.idempotency_window.
-A later call returns the jobs as the first one did, with replayed true, whatever has become of them.
+'Enqueues as ojs.enqueue_many does, once for each key and tenant.
+A later call within ojs.settings.idempotency_window returns the jobs as the first one did, with
+replayed true, whatever has become of them.
 p_idempotency_key: 1 to 256 characters.
 p_jobs: as for ojs.enqueue_many.
 p_tenant: the tenant; else that of the first job.

@@ -25,8 +25,7 @@ $$;
 comment on function ojs.enqueue(
     text, anyelement, text, int, timestamptz, timestamptz, anycompatible, anycompatible, int, int, int, text[], boolean, anycompatible,
     anycompatible, uuid, text) is
-'Does what ojs.enqueue with p_args as text does, for p_args of type json, kept byte for byte, or
-jsonb.';
+'Does what ojs.enqueue does, for p_args of type json, kept byte for byte, or jsonb.';
 
 -- A literal without a type stays json[] in enqueue_bulk: p_type is varchar in the functions for
 -- other lists, which PostgreSQL prefers less for the literal before it.
@@ -84,5 +83,4 @@ $$;
 comment on function ojs.put_cron(
     text, text, text, anyelement, text, text, int, anycompatible, anycompatible, int, int, int, text[], anycompatible, anycompatible,
     text, text, boolean, text, text) is
-'Does what ojs.put_cron with p_args as text does, for p_args of type json, kept byte for byte, or
-jsonb.';
+'Does what ojs.put_cron does, for p_args of type json, kept byte for byte, or jsonb.';

@@ -1,8 +1,8 @@
--- Runs with its caller's rights, because current_user then distinguishes a plain insert from one by
--- the enqueue functions. Those have set tenant and max_attempts already, and setting them again
--- would overrule a max_attempts given besides the policy. The trigger's condition keeps ordinary
--- rows from calling this function; it is short, because PostgreSQL reads it anew for every
--- statement.
+-- Runs with its caller's rights, because current_user then distinguishes a plain insert from an
+-- insert by an enqueue function. The enqueue functions have set tenant and max_attempts already;
+-- setting them again would overrule a max_attempts that was given besides the retry policy. The
+-- trigger's condition keeps ordinary rows from calling this function; it is short, because
+-- PostgreSQL reads it anew for every statement.
 --
 -- The function cannot know whether the default tenant was given or filled in by the rule. For that
 -- the rule would have to name meta twice, or to read a subquery, which costs a fifth of a
@@ -168,8 +168,7 @@ returning j.tenant_id, j.id, j.type, j.queue, j.priority, j.state, j.attempt, j.
     j.scheduled_at, j.expires_at, j.started_at, j.lease_expires_at, j.finished_at, j.retry_at, j.worker_id, j.errors, j.result,
     j.timeout_ms, j.visibility_timeout_ms, j.tags, j.retry, j.options, j.extra;
 comment on view ojs.jobs is
-'Jobs, for reading and for plain inserts, which enqueue like ojs.enqueue, with the same rules and
-errors.
+'Jobs, for reading and for plain inserts, which enqueue as ojs.enqueue does, with the same errors.
 insert into ojs.jobs (type, args, queue, ...) in a transaction of your own enqueues. May be given:
 id (of at most a day ahead), type, queue, priority, scheduled_at, expires_at, timeout_ms,
 visibility_timeout_ms, tags, args, meta, retry, options, extra; and tenant_id by a role that is not

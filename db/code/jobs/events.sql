@@ -46,8 +46,8 @@ begin
 end;
 $$;
 comment on function ojs.events(text[], text[], int, text) is
-'Returns the latest lifecycle events, newest first, as far back as jobs and the journal
-(ojs.configure) reach.
+'Returns the latest lifecycle events, newest first.
+They reach as far back as jobs and the journal (ojs.configure).
 p_types, p_queues: only events of these types and queues (null: all).
 p_limit: 1 to 1000.
 p_tenant: only events of this tenant; a tenant''s login role gets its own.

@@ -1,4 +1,5 @@
-comment on type ojs.job_state is 'The eight states of a job (ojs-core section 6). completed, cancelled and discarded are final.';
+comment on type ojs.job_state is
+'The eight states of a job (ojs-core section 6). completed, cancelled and discarded are final.';
 
 create or replace function ojs._ended(p_state ojs.job_state) returns boolean
 language sql immutable
@@ -69,7 +70,8 @@ as $$ select p_ms between 1000 and 604800000 $$;
 comment on function ojs._lease_length(int) is
 'Returns whether a lease may last so many milliseconds: 1 second to a week. Becomes part of the
 query that asks.';
-comment on table ojs.job_all is 'The first partition of ojs.job: every id until one is cut off, then the ids below it.';
+comment on table ojs.job_all is
+'The first partition of ojs.job: every id until one is cut off, then the ids below it.';
 comment on table ojs.job is
 'Every job, one row. Private: functions and the view ojs.jobs write it. Dispatch reads it in the
 order of queue, priority, tenant and seq.';
@@ -80,11 +82,13 @@ out of the dead letter queue.';
 comment on column ojs.job.lease is
 'Token of the running attempt, with which ack, nack and heartbeat prove that they still hold the
 job.';
-comment on column ojs.job.started_at is 'When the latest attempt was handed out; null again when its worker was lost.';
+comment on column ojs.job.started_at is
+'When the latest attempt was handed out; null again when its worker was lost.';
 comment on column ojs.job.lease_expires_at is
 'When the running attempt is taken back unless a heartbeat extends the lease.';
 comment on column ojs.job.finished_at is 'When it was completed, cancelled or discarded.';
-comment on column ojs.job.retry_at is 'When a retryable job becomes available again; stays until it fails again.';
+comment on column ojs.job.retry_at is
+'When a retryable job becomes available again; stays until it fails again.';
 comment on column ojs.job.enqueued_at is
 'When it became available; for a job that has not been available yet, when it was created.';
 comment on column ojs.job.worker_id is
@@ -100,7 +104,9 @@ comment on column ojs.job.result is 'The result that the worker acknowledged wit
 comment on column ojs.job.seq is
 'First-in-first-out order among the jobs of a (queue, priority, tenant); null until the job is available for the first time.';
 comment on column ojs.job.tenant_id is 'The tenant of the job; never changes.';
-comment on column ojs.job.id is 'UUIDv7, unique within the tenant. First in the key, so that a worker''s bare id is one index probe.';
+comment on column ojs.job.id is
+'UUIDv7, unique within the tenant. First in the key, so that a worker''s bare id is one index
+probe.';
 comment on column ojs.job.queue is 'The queue; default ''default''.';
 comment on column ojs.job.type is 'The kind of work (ojs-core section 5.1).';
 comment on column ojs.job.priority is 'Higher is first within a queue; -100 to 100, default 0.';
@@ -115,6 +121,8 @@ comment on column ojs.job.visibility_timeout_ms is
 comment on column ojs.job.tags is 'Labels for filtering.';
 comment on column ojs.job.args is 'The job''s arguments, a JSON array, byte for byte as sent.';
 comment on column ojs.job.meta is 'A JSON object that the producer chose.';
-comment on column ojs.job.retry is 'The retry policy as sent (ojs-retry section 2); null: the default policy.';
+comment on column ojs.job.retry is
+'The retry policy as sent (ojs-retry section 2); null: the default policy.';
 comment on column ojs.job.options is 'Options that have no column of their own, byte for byte.';
-comment on column ojs.job.extra is 'Attributes the specification does not know, byte for byte (ojs-core section 5.5).';
+comment on column ojs.job.extra is
+'Attributes the specification does not know, byte for byte (ojs-core section 5.5).';

@@ -71,8 +71,8 @@ begin
 end;
 $$;
 comment on function ojs.jobs_floor(uuid, timestamptz, text) is
-'Returns the id down to which a page of ojs.list_jobs looks, so that it looks at 10,000 jobs or a
-few more.
+'Returns the id down to which a page of ojs.list_jobs looks.
+Then the page looks at 10,000 jobs or a few more.
 Null: it looks at all jobs, because there are fewer, or the tenant has fewer.';
 
 create or replace function ojs._before(p_before uuid, p_until timestamptz) returns uuid
@@ -139,8 +139,7 @@ begin
 end;
 $$;
 comment on function ojs.cancel_many(uuid[], text) is
-'Cancels jobs that have not ended, as ojs.cancel does, and returns a row for each job that it did
-not cancel.
+'Cancels jobs as ojs.cancel does, and returns a row for each job that it did not cancel.
 The row says why; the detail has job_id.
 p_ids: 1 to 10000; p_tenant: only jobs of this tenant.
 Never waits: a job that another session has locked gets 55P03; try it again. Raises

@@ -13,8 +13,8 @@ begin
 end;
 $$;
 comment on function ojs.job_info(uuid, text) is
-'Returns the job with an id, without its result once its result_ttl has passed (ojs-core section
-7.7).
+'Returns a job by its id (ojs-core section 7.7).
+Without its result once its result_ttl has passed.
 Raises not_found, also for a job of another tenant; ambiguous_job.';
 
 create or replace function ojs._result_until(p_finished_at timestamptz, p_options json, p_extra json) returns timestamptz
@@ -36,10 +36,10 @@ from ojs.jobs j
 cross join lateral (select ojs._result_until(j.finished_at, j.options, j.extra) as until) u
 cross join lateral (select coalesce(j.state = 'completed' and u.until <= ojs.now(), false) as pruned) x;
 comment on view ojs.results is
-'Results of jobs (ojs-results): result as the worker acknowledged with; of a job that was cancelled
-or discarded error, its last one. result_stored_at: when it ended; result_expires_at: until when the
-result is shown (null: for ever); result_size_bytes; pruned: its result_ttl has passed. A tenant
-sees its own.';
+'Results of jobs, and the last error of jobs that were cancelled or discarded (ojs-results).
+result: as the worker acknowledged with; result_stored_at: when the job ended; result_expires_at:
+until when the result is shown (null: for ever); result_size_bytes: its size; pruned: its result_ttl
+has passed. A tenant sees its own.';
 
 -- Returns the results of several jobs.
 -- Reads only.

@@ -33,8 +33,8 @@ from (
     from ojs.rule_stats r where r.max_concurrency is not null
 ) l;
 comment on view ojs.limits is
-'Limits of tenants, of tenants in queues, and of queues, and how much of them is used. A tenant sees
-its own. Set by ojs.configure_limits.';
+'Limits of tenants, of tenants in queues, and of queues, and how much of them is used.
+A tenant sees its own. Set by ojs.configure_limits.';
 comment on column ojs.limits.tenant_id is 'The tenant; empty: all tenants together.';
 comment on column ojs.limits.queue is 'The queue; empty: all queues together.';
 comment on column ojs.limits.resource is
@@ -54,7 +54,8 @@ also jobs that have just left. Of a rate: how much of the burst is used. Of max_
 size when it was measured, and of the jobs since. Of max_concurrency: ojs.rule_stats.active, the
 jobs that the last decision counted. Null: only the servers know.';
 comment on column ojs.limits.used_up is 'Which part of the limit that is.';
-comment on column ojs.limits.reason is 'The reason that was given with the last change; null for a tenant.';
+comment on column ojs.limits.reason is
+'The reason that was given with the last change; null for a tenant.';
 
 create or replace function ojs._iso_duration(p_interval interval) returns text
 language sql stable set intervalstyle = 'iso_8601'
@@ -107,8 +108,8 @@ begin
 end;
 $$;
 comment on function ojs.configure_limits(text, anycompatible, text, text) is
-'Sets limits of a tenant, or of a tenant in a queue, and returns its limits (multi-tenancy section
-8).
+'Sets limits of a tenant, or of a tenant in a queue, and returns its limits.
+By multi-tenancy section 8.
 p_tenant, p_queue: with p_queue the limits are of the tenant in that queue.
 p_reason: kept, and shown later.
 p_limits: an object; a limit that it does not name stays, null removes one. A limit is a number, 0

@@ -1,7 +1,7 @@
 -- Limits on enqueueing: how much a tenant, a tenant in a queue, or all tenants of a queue may
 -- enqueue. Each limit has tokens: one for a job, or one for a byte. All limits of a tenant have
 -- their tokens in the same rows, the stripes, so that a job writes one row for all of them. The
--- limits of a tenant in a queue share rows of their own, and so do those of a queue.
+-- limits of a tenant in a queue share rows of their own, and the limits of a queue, too.
 --
 -- An enqueue takes its tokens in its own transaction (limits/admit.sql), so that a rollback gives
 -- them back. The tick adds tokens for jobs that have left (limits/room.sql).
@@ -37,7 +37,8 @@ comment on column ojs.quota.warned is
 comment on column ojs.quota.warned_at is 'Since when it has been nearly used up; null: it is not.';
 comment on column ojs.quota.warn_from is
 'The part of the limit from which on it is nearly used up.';
-comment on column ojs.quota.measure_at is 'Of bytes, when they may be measured again; null: they are to be measured now.';
+comment on column ojs.quota.measure_at is
+'Of bytes, when they may be measured again; null: they are to be measured now.';
 comment on column ojs.quota.missing is
 'Of bytes, how many tokens its stripes are still to get; less than 0: to lose. The size of the jobs,
 tokens and missing are the maximum in sum.';
@@ -51,9 +52,12 @@ comment on column ojs.allowance.queue is 'The queue; empty: all queues together.
 comment on column ojs.allowance.stripes is
 'How many of its stripes, the first 1 to 16, have tokens of rates; sessions look for tokens there
 first. A small limit has few, so that one of them has a token for a job.';
-comment on column ojs.allowance.hard is 'Whether the limit refuses jobs; false: it is soft; null: there is no such limit.';
-comment on column ojs.allowance.caps is 'Of a rate, how many tokens one of these stripes has at most; else infinity.';
-comment on column ojs.allowance.growth is 'Of a rate, how many tokens one of these stripes gains in a second; else 0.';
+comment on column ojs.allowance.hard is
+'Whether the limit refuses jobs; false: it is soft; null: there is no such limit.';
+comment on column ojs.allowance.caps is
+'Of a rate, how many tokens one of these stripes has at most; else infinity.';
+comment on column ojs.allowance.growth is
+'Of a rate, how many tokens one of these stripes gains in a second; else 0.';
 comment on table ojs.stripe is
 'The tokens of a row of ojs.allowance, divided among 16 rows that sessions lock one at a time. A job
 takes its tokens from one row, or from several if one has too few. A row moves to a higher rev with
@@ -66,5 +70,6 @@ comment on column ojs.stripe.rev is
 comment on column ojs.stripe.tokens is
 'Of each limit (ojs.quota.nth), for how many jobs or bytes the stripe has tokens, as of at. Less
 than 0: jobs beyond a soft limit.';
-comment on column ojs.stripe.at is 'When it was used last. Tokens of rates have grown since then, up to ojs.allowance.caps.';
+comment on column ojs.stripe.at is
+'When it was used last. Tokens of rates have grown since then, up to ojs.allowance.caps.';
 comment on column ojs.stripe.uses is 'How often it has been used.';

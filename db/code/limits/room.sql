@@ -114,8 +114,8 @@ as $$
         case when c.by_itself then (c.most - floor(t.tokens + 1e-6)) / c.most
             when (a.q).maximum > 0 then u.used / (a.q).maximum::float8 else 1 end
     from asked a
-    -- by_itself: no tokens are given here. Those of a rate grow with time, and ojs._measure gives
-    -- those of bytes.
+    -- by_itself: no tokens are given here. The tokens of a rate grow with time, and ojs._measure
+    -- gives the tokens of bytes.
     cross join lateral (select (a.q).period is not null or (a.q).resource = 'max_stored_bytes' as by_itself,
         coalesce((a.q).burst, (a.q).maximum) as most) c
     cross join lateral (select (a.q).used + a.more as used) u

@@ -179,8 +179,8 @@ begin
 end;
 $$;
 comment on function ojs._take_in_ends(ojs.slice, boolean, boolean) is
-'Brings ojs.usage up to a slice of the journals: subtracts attempts that ended, adds those handed
-out without the lane.
+'Brings ojs.usage up to a slice of the journals: subtracts attempts that ended, adds jobs that were
+handed out without the lane.
 Then has tenants return to the ring that have capacity again.
 p_ruled: rules have changed, too. New limits begin with a count, and the slice that is returned goes
 up to its snapshot.

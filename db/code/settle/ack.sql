@@ -60,7 +60,7 @@ together.
 p_lease, p_worker_id: the token that ojs.fetch returned, or the worker; either proves that the
 caller still holds the job. With neither the running attempt is completed, and counted as unfenced.
 p_result: any JSON up to 1048576 bytes, kept byte for byte.
-p_tenant: the tenant of the job, needed if two tenants use the id.
+p_tenant: the tenant of the job; needed without p_lease if two tenants use the id.
 Locks the job row. Raises not_found, conflict (not active, or another worker holds it),
 ambiguous_job, invalid_payload, RESULT_TOO_LARGE.';
 

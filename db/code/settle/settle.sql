@@ -1,6 +1,6 @@
 comment on type ojs._settlement is
-'An element of ojs.settle: its number from 0, its fields, with the tenant of the call, and why it is
-refused before its job is looked for.';
+'An element of ojs.settle: its number from 0, its fields (tenant: of a tenant''s login its own), and
+why it is refused before its job is looked for.';
 comment on type ojs._verdict is
 'What becomes of an element of ojs.settle: the state that its job enters, and the result or the
 error that the job keeps; or why it is refused.';
@@ -54,10 +54,9 @@ begin
 end;
 $$;
 comment on function ojs.settle(anycompatible, boolean) is
-'Acknowledges and fails 1 to 10000 jobs, each alone, and returns one row per element in the order
-given.
-Each row has n, from 0, and then either the job as it is now, or sqlstate, message and detail of
-what ojs.ack or ojs.nack would raise.
+'Acknowledges and fails 1 to 10000 jobs, each alone, and returns one row per element.
+The rows are in the order given. Each has n, from 0, and then either the job as it is now, or
+sqlstate, message and detail of what ojs.ack or ojs.nack would raise.
 p_settlements: a JSON array of {id, lease, worker_id, tenant, result, error, requeue}; with error it
 is a nack, else an ack.
 p_jobs: false: args, meta, options, extra and result stay null, and errors has the last one only.
