@@ -17,7 +17,9 @@ begin
     return v_mark;
 end;
 $$;
-comment on function ojs._clock_mark() is 'How far the clock has come; the beginning of all in a logical copy.';
+comment on function ojs._clock_mark() is
+'Returns how far the clock has come; in a logical copy the beginning, so that it looks at all timers
+and leases.';
 
 create or replace function ojs._move_clock(p_mark ojs.clock_mark, p_now timestamptz, p_looked int, p_seen pg_snapshot,
     p_lease_at timestamptz) returns ojs.clock_mark
@@ -26,8 +28,8 @@ as $$
 declare
     v_mark ojs.clock_mark;
 begin
-    -- Each tick reads all timers and leases that came after the mark, for those due before it. So the mark moves also where nothing is due;
-    -- otherwise they would become ever more.
+    -- Each tick reads all timers and leases that came after the mark. So the mark moves even if
+    -- nothing is due; otherwise each tick would read more.
     if p_looked = 0 and (p_mark.lease_at between p_now - interval '1 second' and p_now
             or not exists (select from ojs.timer t where t.xid >= pg_snapshot_xmax(p_mark.seen))
             and not exists (select from ojs.lease l where l.xid >= pg_snapshot_xmax(p_mark.seen))) then
@@ -37,7 +39,8 @@ begin
     if not found then
         return p_mark;
     end if;
-    -- Timers that another tick has taken and not committed are still there, and the mark stays before them: that tick may fail.
+    -- Another tick may have taken timers and not committed. They are still visible, and the mark
+    -- stays before them, because that tick may fail.
     update ojs.clock_mark m
     set rev = m.rev + 1, seen = p_seen, lease_at = p_lease_at, journal = p_mark.journal, lease = p_mark.lease, release = p_mark.release,
         open = p_mark.open,
@@ -48,8 +51,10 @@ begin
 end;
 $$;
 comment on function ojs._move_clock(ojs.clock_mark, timestamptz, int, pg_snapshot, timestamptz) is
-'Moves the mark to where a tick has come that looked at p_looked jobs, and returns it. p_seen, p_lease_at: what ojs._reap_leases saw, and
-how far it came. Another tick at it: does nothing, so that jobs may be looked at twice.';
+'Moves the mark to where a tick has come, and returns it.
+p_looked: at how many jobs the tick looked; p_seen, p_lease_at: what ojs._reap_leases saw, and how
+far it came. If another session has the mark locked, does nothing, so that jobs may be looked at
+twice.';
 
 create or replace function ojs._first_timer(p_mark ojs.clock_mark) returns timestamptz
 language plpgsql stable
@@ -59,7 +64,8 @@ begin
         (select min(t.due_at) from ojs._late_timers(p_mark) t));
 end;
 $$;
-comment on function ojs._first_timer(ojs.clock_mark) is 'When the first timer that is left is due; null: none is left.';
+comment on function ojs._first_timer(ojs.clock_mark) is
+'Returns when the first timer that is left is due; null: there is no timer.';
 
 create or replace function ojs._late_timers(p_mark ojs.clock_mark) returns setof ojs.timer
 language sql stable rows 10
@@ -71,7 +77,8 @@ as $$
     where pg_visible_in_snapshot(x.xid, (select pg_current_snapshot()))
 $$;
 comment on function ojs._late_timers(ojs.clock_mark) is
-'Timers that the clock has passed without seeing them: their transactions had not committed, or the wall clock was set back.';
+'Returns timers that the clock has passed without seeing them: their transactions had not committed,
+or the wall clock was set back.';
 
 create or replace function ojs._next_look_ms(p_mark ojs.clock_mark, p_now timestamptz) returns int
 language plpgsql stable
@@ -80,15 +87,16 @@ declare
     v_timer timestamptz := ojs._first_timer(p_mark);
     v_lease timestamptz := (select l.due_at from ojs.lease l where l.due_at >= greatest(p_mark.lease_at, p_now) order by l.due_at limit 1);
 begin
-    -- A timer that is due and still there is in the hands of another tick, which may fail; so this one looks again soon. Where much goes
-    -- on, a lease ends at every moment, and the clock would never rest without the least time of 100 milliseconds.
+    -- A timer that is due and still there is locked by another tick, which may fail, so look again
+    -- in 100 ms. On a busy system a lease ends every moment; without the minimum of 100 ms the
+    -- clock would never rest.
     return least(
         case when v_timer <= p_now then 100 when v_timer > p_now then ojs._ms_until(v_timer) end,
         case when v_lease is not null then greatest(100, ojs._ms_until(v_lease)) end);
 end;
 $$;
 comment on function ojs._next_look_ms(ojs.clock_mark, timestamptz) is
-'Milliseconds until a timer or a lease calls for a look; null: none does.';
+'Returns the milliseconds until the next timer or lease is due; null: there is none.';
 
 create or replace function ojs._ms_until(p_at timestamptz) returns int
 language sql
@@ -96,4 +104,5 @@ as $$
     select greatest(0, least(10000, ceil(extract(epoch from least(p_at, n.now + interval '10 seconds') - n.now) * 1000)))::int
     from (select ojs.now() as now where p_at is not null) n
 $$;
-comment on function ojs._ms_until(timestamptz) is 'Milliseconds until then, at most 10000, 0 when it is past; null for null.';
+comment on function ojs._ms_until(timestamptz) is
+'Returns the milliseconds until a time, 0 to 10000; null for null.';

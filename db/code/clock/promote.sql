@@ -27,7 +27,8 @@ begin
         from promoted p group by p.tenant_id, p.queue, p.priority, p.from_state
         returning queue
     ), later as (
-        -- Jobs that somebody has locked just now, or that were moved to a later time, get a new reminder.
+        -- Jobs that another session has locked, or that were moved to a later time, get a new
+        -- timer.
         insert into ojs.timer (due_at, kind, tenant_ids, ids)
         select greatest(coalesce(j.retry_at, j.scheduled_at), v_now + ojs._moment()), 'due', array[j.tenant_id], array[j.id]
         from asked a
@@ -41,7 +42,8 @@ begin
 end;
 $$;
 comment on function ojs._promote(text[], uuid[]) is
-'Makes those of the jobs that are due available; they line up behind what was available before. Returns how many.';
+'Makes the jobs that are due available, behind jobs that are available already, and returns how
+many.';
 
 create or replace function ojs._expire_due(p_tenants text[], p_ids uuid[]) returns void
 language plpgsql
@@ -52,7 +54,8 @@ begin
     with ended as materialized (
         select x.id, x.tenant_id from ojs._discard_expired(p_ids, p_tenants) x
     )
-    -- Jobs that somebody has locked just now get a new reminder. For those in workers' hands the end of the attempt brings one (ojs._book).
+    -- Jobs that another session has locked get a new timer. An active job gets one when its attempt
+    -- ends (ojs._book).
     insert into ojs.timer (due_at, kind, tenant_ids, ids)
     select greatest(j.expires_at, v_now + ojs._moment()), 'expiry', array[j.tenant_id], array[j.id]
     from (select distinct a.id, a.tenant_id from unnest(p_ids, p_tenants) a(id, tenant_id)) a
@@ -61,7 +64,8 @@ begin
     where j.state <> 'active' and not ojs._ended(j.state) and (a.id, a.tenant_id) not in (select e.id, e.tenant_id from ended e);
 end;
 $$;
-comment on function ojs._expire_due(text[], uuid[]) is 'Discards those of the jobs that wait past their expires_at.';
+comment on function ojs._expire_due(text[], uuid[]) is
+'Discards jobs that still wait after their expires_at.';
 
 create or replace function ojs._revisit_now(p_tenants text[], p_ids uuid[]) returns void
 language plpgsql
@@ -69,7 +73,8 @@ as $$
 declare
     v_queues text[];
 begin
-    -- A row for jobs that lie close together: as long as somebody has them locked, this goes on every second.
+    -- Jobs that lie close together share a row, because this repeats every second while another
+    -- session has them locked.
     with noted as (
         insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, lo, hi)
         select j.tenant_id, j.queue, j.priority, 'available', 'available', 1, r.lo, r.hi
@@ -86,7 +91,8 @@ begin
     perform ojs._notify(v_queues);
 end;
 $$;
-comment on function ojs._revisit_now(text[], uuid[]) is 'Has the next decision revisit those of the jobs that are still available.';
+comment on function ojs._revisit_now(text[], uuid[]) is
+'Has the next fold make ranges of the jobs that are still available, so that they are revisited.';
 
 create or replace function ojs._discard_expired(p_ids uuid[], p_tenants text[]) returns table (id uuid, tenant_id text)
 language sql
@@ -108,5 +114,5 @@ as $$
     select h.id, h.tenant_id from held h
 $$;
 comment on function ojs._discard_expired(uuid[], text[]) is
-'Discards those of the jobs that wait past their expires_at, for a worker or for their time, and that nobody else has locked (ojs-core
-section 5.2); says which.';
+'Discards jobs that wait for a worker or for their time after their expires_at, and returns their
+ids (ojs-core section 5.2). Passes over jobs that another session has locked.';

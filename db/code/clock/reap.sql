@@ -1,5 +1,6 @@
--- Reads leases in the order in which they end, from where the clock stopped last, and before them those of transactions that committed
--- late. So the clock looks at each row once, however long it stays.
+-- Reads leases in the order in which they end, from where the clock stopped last on. Before these
+-- it reads leases of transactions that committed late. So the clock reads each row once, however
+-- long it stays.
 create or replace function ojs._reap_leases(
     p_mark ojs.clock_mark, p_now timestamptz, p_limit int, out o_reaped int, out o_looked int, out o_seen pg_snapshot,
     out o_lease_at timestamptz
@@ -15,7 +16,8 @@ begin
         (select l.due_at, l.ids, l.tenants, l.jobs from ojs.lease l
         where l.due_at >= p_mark.lease_at and l.due_at <= p_now order by l.due_at fetch first (p_limit) rows with ties)
     ), bite as (
-        -- Leases that end at the same instant are taken together: the mark is an instant, and the rest of them would be passed over.
+        -- Leases that end at the same time are read together. The mark is a time, and would pass
+        -- the rest of them.
         select min(s.due_at) as until from (select l.due_at, sum(l.jobs) over (order by l.due_at) as jobs from line l) s
             where s.jobs >= p_limit
     )
@@ -31,13 +33,15 @@ begin
 end;
 $$;
 comment on function ojs._reap_leases(ojs.clock_mark, timestamptz, int) is
-'Looks at the jobs of leases that have ended, of about p_limit jobs, and ends the attempts of those that still run. o_looked: how many it
-looked at; o_seen: what it saw; o_lease_at: of what it saw, leases that end before are done.';
+'Reads leases that have ended, of about p_limit jobs, and ends the attempts of jobs that still run.
+o_reaped: how many attempts it ended; o_looked: at how many jobs it looked; o_seen: the snapshot it
+saw; o_lease_at: of the leases in that snapshot, those that end before this time are done.';
 
 create or replace function ojs._moment() returns interval
 language sql immutable
 as $$ select interval '100 milliseconds' $$;
-comment on function ojs._moment() is 'How soon the clock looks again at a row that somebody had locked.';
+comment on function ojs._moment() is
+'Returns after how long the clock looks again at a row that another session had locked.';
 
 create or replace function ojs._late_leases(p_mark ojs.clock_mark) returns setof ojs.lease
 language sql stable rows 10
@@ -49,10 +53,11 @@ as $$
     where pg_visible_in_snapshot(x.xid, (select pg_current_snapshot()))
 $$;
 comment on function ojs._late_leases(ojs.clock_mark) is
-'Leases that the clock has passed without seeing them: their transactions had not committed, or the wall clock was set back.';
+'Returns leases that the clock has passed without seeing them: their transactions had not committed,
+or the wall clock was set back.';
 
--- Ends attempts whose time is over or whose worker is lost.
--- Locks the rows of the jobs, and passes over those that others have locked, which are looked at again in a moment.
+-- Ends attempts whose lease has ended or whose worker is lost.
+-- Locks the rows of the jobs with skip locked; locked jobs are looked at again in 100 ms.
 -- Writes the jobs, what ojs._book writes, and timers.
 create or replace function ojs._reap(p_tenants text[], p_ids uuid[], p_lost text[] default null) returns int
 language plpgsql
@@ -61,7 +66,8 @@ declare
     v_now  timestamptz := ojs.now();
     v_jobs int;
 begin
-    -- Nearly all of these jobs are done by now. Leaving them out first keeps the statement from locking their rows.
+    -- Nearly all of these jobs have ended by now. They are left out first, so that their rows are
+    -- not locked.
     with asked as materialized (
         select distinct j.id, j.tenant_id, j.lease_expires_at, a.lost from unnest(p_ids, p_tenants, p_lost) a(id, tenant_id, lost)
         cross join lateral (select j.id, j.tenant_id, j.lease_expires_at from ojs.job j
@@ -76,8 +82,8 @@ begin
         cross join lateral (select t.limit_ms, j.started_at + t.limit_ms * interval '1 millisecond' <= j.lease_expires_at as over
             from (select ojs._timeout_ms(j.timeout_ms) as limit_ms offset 0) t) l
     ), judged as materialized (
-        -- An attempt whose worker was lost goes back at once; one that ran for too long has failed. If no attempts are left, the job is
-        -- discarded in either case.
+        -- A job whose worker was lost becomes available at once; an attempt that ran too long has
+        -- failed. In both cases the job is discarded if it has no attempts left.
         select h.*, t.to_state from held h
         cross join lateral (select case
             when ojs._failed_state(h.entry, false, h.attempt, h.max_attempts, h.retry) = 'discarded' then 'discarded'
@@ -96,8 +102,8 @@ begin
     ), booked as materialized (
         select ojs._book(array_agg(r.ended), v_now) from reaped r
     ), later as (
-        -- Jobs whose lease a heartbeat has extended, or that an acknowledgement has locked at this moment, get a new reminder. Those that
-        -- were handed out anew have one in their new lease.
+        -- Jobs whose lease a heartbeat has extended, or that another session has locked, get a new
+        -- timer. For jobs that were handed out again their new lease is read instead.
         insert into ojs.timer (due_at, kind, tenant_ids, ids)
         select a.again_at, 'lease', array_agg(a.tenant_id), array_agg(a.id)
         from (select a.*, greatest(a.lease_expires_at, v_now + ojs._moment()) as again_at from asked a) a
@@ -111,11 +117,14 @@ begin
 end;
 $$;
 comment on function ojs._reap(text[], uuid[], text[]) is
-'Ends the attempts of those of the jobs whose lease has expired, or whose worker is the one in p_lost, in step with p_ids: the attempt
-counts and is recorded as an error. One that ran for as long as it may failed (timeout) and is retried by its policy; else its worker was
-lost (visibility_timeout, worker_death) and it is available again at once. Discarded in either case, and put among the dead letters if
-the policy says so, when attempts are exhausted or the policy does not retry such errors: a job that kills its workers ends. Returns how
-many.';
+'Ends the attempts of jobs whose lease has expired, or whose worker is the one in p_lost, and
+returns how many.
+The attempt counts and is added to errors. An attempt that ran as long as it may has failed
+(timeout), and is retried by its policy. Otherwise its worker was lost (visibility_timeout,
+worker_death), and the job is available at once. In both cases the job is discarded if its attempts
+are used up or the policy does not retry such errors, and enters the dead letter queue if the policy
+says so. So a job that kills its workers ends.
+p_lost: in step with p_ids.';
 
 create or replace function ojs._loss(
     p_cause text, p_attempt int, p_worker text, p_started_at timestamptz, p_limit_ms int, p_now timestamptz
@@ -136,4 +145,5 @@ begin
 end;
 $$;
 comment on function ojs._loss(text, int, text, timestamptz, int, timestamptz) is
-'The error of an attempt that the clock ends, as it is kept in the errors of its job. p_cause: timeout, visibility_timeout, worker_death.';
+'Returns the error of an attempt that the clock ends, as its job keeps it. p_cause: timeout,
+visibility_timeout, worker_death.';

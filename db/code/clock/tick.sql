@@ -1,10 +1,13 @@
 comment on type ojs.tick_result is
-'What a tick did: jobs made available, leases ended, movements rolled up; milliseconds until there is more to do, 0: now; whether the
-caller is the one to do it; and how many cron jobs want to be told when they are due (ojs.unplanned_crons).';
+'What a tick did: how many jobs became available, how many leases ended, and how many movements were
+rolled up. Then: milliseconds until the next call (0: now); whether the caller is on duty; how many
+cron jobs need their next time planned (ojs.unplanned_crons).';
 
 -- Does what is due now.
--- Locks the timers it takes and the jobs it changes, until it ends; waits for nobody, and looks later at what is locked.
--- Writes what the parts below write, and a version of ojs.clock_mark where there was something to look at.
+-- Locks the timers that it takes and the jobs that it changes until it ends, with skip locked, and
+-- so never waits.
+-- Writes what the functions called write, and a version of ojs.clock_mark if there was something to
+-- look at.
 create or replace function ojs.tick(
     p_limit int default 1000, p_token text default null, p_stride_ms int default 0, p_backend int default null
 ) returns ojs.tick_result
@@ -32,11 +35,13 @@ begin
             return (0, 0, 0, 1000, false, 0);
         end if;
         v_known := ojs._sleeps(p_token, p_stride_ms);
-        -- This must come before the tick looks at timers. A transaction that is not open now has committed, and its timers are seen below;
-        -- or it begins later and sees that this clock sleeps. Asked afterwards, one could slip through between both.
+        -- Ask before reading timers. A transaction that is not open now has committed, so its
+        -- timers are read below; or it begins later and sees that this clock sleeps. If asked
+        -- afterwards, a transaction that commits in between would be missed.
         v_busy := p_stride_ms > 0 and ojs._somebody_reminds();
     end if;
-    -- A roll-up writes a row for each shard that moved, so servers let two seconds pass between two. Views add what is not in it yet.
+    -- A roll-up writes a row for each shard that changed, so servers roll up every 2 seconds at
+    -- most. Views add what is not rolled up yet.
     v_rested := p_token is null
         or (select t.at not between v_now - interval '2 seconds' and v_now from ojs.tally_mark t order by t.rev desc limit 1);
     if v_rested then
@@ -51,9 +56,11 @@ begin
     v_result.reaped := v_result.reaped + v_leases.o_reaped;
     v_mark := ojs._move_clock(v_mark, v_now, v_timers.o_taken + v_leases.o_looked, v_leases.o_seen, v_leases.o_lease_at);
     v_more := ojs._tidy(v_mark, v_now, p_limit);
-    -- This comes late, because producers of the same limits do without the stripes that it fills until this transaction ends.
+    -- Late, because the stripes that it fills stay locked until this transaction ends, and
+    -- producers of the same limits cannot use them.
     v_result.next_in_ms := coalesce(least(ojs._give_room(v_now), ojs._meet_newcomers()), 10000);
-    -- This comes last, because from here on decisions wait for this transaction to end.
+    -- Last, because from here on this transaction may hold the lane, and decisions wait for it to
+    -- end.
     v_more := true = any (array[ojs._fit_due(), ojs._throttle_due(v_now), ojs._depart_due(), v_more]);
     perform ojs._catch_up();
     perform ojs._forget(v_now);
@@ -65,16 +72,23 @@ begin
 end;
 $$;
 comment on function ojs.tick(int, text, int, int) is
-'Does what is due now: promotes scheduled and retryable jobs, discards jobs that expired, retries dead letters by their rules, takes back
-jobs whose lease expired or whose worker fell silent, fires cron jobs, rolls up statistics, removes old journal rows and old dead
-letters. Looks at timers of about p_limit (1 to 100000) jobs. Returns what it did and when to call again: next_in_ms milliseconds later,
-at most 10000. A caller that listens on channel ojs_wake may sleep that long if it gives a p_token of its own and the most it ever
-sleeps, p_stride_ms (up to 10000): a commit with a timer that is due sooner sends the token. Without both, timers that are inserted
-meanwhile have to wait, so call it every 150 ms or so. p_stride_ms 0 with a token withdraws it. Of all who give a token, one is on duty
-(ojs.duty); for the others, and for everybody while dispatch is held, nothing is done, on_duty is false and next_in_ms 1000. The duty
-passes on when the session of p_backend has ended, the process id of the one on which its holder listens for notifications, when its
-holder has not called for 30 seconds (2 without p_backend), or by ojs.stand_down. Servers call it all the time; without a server, call it
-yourself, without a token. Safe from many sessions at once.';
+'Does what is due now, and returns what it did and when to call again.
+next_in_ms: in how many milliseconds, at most 10000.
+Promotes scheduled and retryable jobs, discards expired jobs, retries dead letters by their rules,
+takes back jobs whose lease expired or whose worker fell silent, fires cron jobs, rolls up
+statistics, removes old journal rows and old dead letters.
+p_limit: looks at timers of about that many jobs, 1 to 100000.
+p_token, p_stride_ms: a caller that listens on channel ojs_wake may sleep until the next call if it
+gives a token of its own and the longest time that it sleeps, up to 10000 ms: a commit with a timer
+that is due sooner sends the token. A p_stride_ms of 0 withdraws the token. Without both, timers
+that are inserted meanwhile have to wait, so call every 150 ms or so.
+p_backend: the process id of the session on which the holder of the duty listens.
+Of all callers with a token one is on duty (ojs.duty). For the others, and for all while dispatch is
+held, it does nothing, on_duty is false, and next_in_ms 1000. The duty passes on when the session of
+p_backend has ended, when its holder has not called for 30 seconds (2 without p_backend), or by
+ojs.stand_down.
+Servers call this all the time. Without a server call it yourself, without a token. Several sessions
+may call it at once. Raises invalid_request.';
 
 create or replace function ojs._check_tick(p_limit int, p_stride_ms int) returns void
 language plpgsql
@@ -112,8 +126,10 @@ begin
 end;
 $$;
 comment on function ojs._sleeps(text, int) is
-'Registers a clock that looks at least every p_stride_ms milliseconds and listens for p_token, or withdraws it (0). Returns false if it
-was not registered before: then it has to look again. Writes every half minute.';
+'Registers a clock that looks at least every p_stride_ms milliseconds and listens for p_token; 0
+withdraws it.
+Returns false if it was not registered before: then it has to look again, because commits before did
+not notify it. Writes every 30 seconds.';
 
 create or replace function ojs._somebody_reminds() returns boolean
 language sql stable
@@ -125,7 +141,8 @@ as $$
           and l.database = (select d.oid from pg_database d where d.datname = current_database()))
 $$;
 comment on function ojs._somebody_reminds() is
-'Whether a transaction is open that may have inserted a timer or a lease, whose time may come before it commits.';
+'Returns whether a transaction is open that may have inserted a timer or a lease, which may be due
+before it commits.';
 
 create or replace function ojs._do_timers(p_mark ojs.clock_mark, p_now timestamptz, p_limit int, p_result ojs.tick_result,
     out o_result ojs.tick_result, out o_taken int)
@@ -146,7 +163,8 @@ begin
             select t.due_at, t.seq, t.ctid as spot, cardinality(t.ids) as jobs from ojs.timer t
             where t.due_at >= p_mark.due_at and t.due_at <= p_now order by t.due_at, t.seq limit p_limit for update skip locked
         ), due as materialized (
-            -- By spot: by the key, a plan that was made while there were few timers would read all of them.
+            -- By ctid: with the key, a plan that was made while there were few timers would read
+            -- all of them.
             select c.spot from (select h.*, sum(h.jobs) over (order by h.due_at, h.seq) - h.jobs as before
                 from (select * from late union all select * from held) h) c where c.before < p_limit
         ), taken as (
@@ -154,8 +172,9 @@ begin
         )
         select t.kind, array_agg(x.tenant_id) as tenants, array_agg(x.id) as ids
         from taken t cross join lateral unnest(t.tenant_ids, t.ids) x(tenant_id, id)
-        -- Cron comes last, because it may work until its time is up, and the others would wait for it. Leases come before
-        -- workers: an attempt whose time is over counts as timed out even if its worker has fallen silent, too.
+        -- Cron is last, because it may work until its time is up, and the others would wait for it.
+        -- Leases come before workers, so that an attempt that ran too long counts as timed out even
+        -- if its worker has fallen silent, too.
         group by t.kind order by t.kind = 'cron', t.kind
     loop
         o_taken := o_taken + cardinality(v_timer.ids);
@@ -173,7 +192,9 @@ begin
 end;
 $$;
 comment on function ojs._do_timers(ojs.clock_mark, timestamptz, int, ojs.tick_result) is
-'Takes the timers that are due, of about p_limit jobs, and does what each is for. Adds to p_result; o_taken: of how many jobs they were.';
+'Takes the timers that are due, of about p_limit jobs, and does what their kinds say.
+o_result: p_result with what was done added; o_taken: how many jobs, workers and cron jobs the
+timers were for.';
 
 create or replace function ojs._tidy(p_mark ojs.clock_mark, p_now timestamptz, p_limit int) returns boolean
 language plpgsql
@@ -201,7 +222,8 @@ begin
     if exists (select from ojs.replay_rule r where not r.caught_up) then
         perform ojs._catch_up_replays();
     end if;
-    -- The last one of a starved queue counts those before it, and a metric that counts them must not go back.
+    -- The last notice of a starved queue has the number of those before it, which a metric reports
+    -- and which must not go back. So it is kept.
     delete from ojs.notice n where n.at < v_old and n.ended_at < v_old
         and (n.type <> 'scheduling.queue_starved' or n.ended_at < v_old - interval '30 days' or exists (
             select from ojs.notice m where m.type = n.type and m.subject = n.subject and m.nth > n.nth));
@@ -209,4 +231,5 @@ begin
 end;
 $$;
 comment on function ojs._tidy(ojs.clock_mark, timestamptz, int) is
-'Removes what has grown old and lets new replay rules see the dead letters there are. Returns whether there is more to remove.';
+'Removes journal rows, dead letters, audit entries and notices that are too old, and applies new
+replay rules to existing dead letters. Returns whether there is more to remove.';

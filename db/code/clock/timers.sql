@@ -1,43 +1,62 @@
 comment on type ojs.timer_kind is
-'What the tick has to look at: due: scheduled or retryable jobs; lease: running attempts whose lease was extended or whose row was locked
-when it ended (ojs.lease tells the rest); revisit: jobs that were locked when their turn came; expiry: jobs that may not be
-started any more; replay: dead letters to be retried by a rule; cron: cron jobs; worker: workers that may be silent; departure: tenants
-that are being deregistered.';
+'What the tick has to look at.
+due: scheduled or retryable jobs.
+lease: running attempts whose lease was extended, or whose row was locked when it ended; other
+leases are in ojs.lease.
+revisit: jobs that were locked when they were due.
+expiry: jobs that may not be started any more.
+replay: dead letters to be retried by a rule.
+cron: cron jobs.
+worker: workers that may be silent.
+departure: tenants that are being deregistered.';
 comment on table ojs.timer is
-'What the tick has to look at, and when: jobs that become due, workers that may be silent. A row is a reminder; the job''s own row decides.
-Of leases ojs.lease itself is the reminder.';
+'What the tick has to look at, and when: jobs that become due, workers that may be silent. A timer
+only says when to look; the job''s own row decides what is done. Leases need no timer while they are
+not extended, because the tick reads ojs.lease.';
 comment on column ojs.timer.due_at is 'When to look.';
-comment on column ojs.timer.seq is 'Tells apart what is due at the same instant.';
+comment on column ojs.timer.seq is 'Distinguishes timers that are due at the same time.';
 comment on column ojs.timer.kind is
-'due: scheduled or retryable jobs; lease: running attempts whose lease was extended or whose row was locked when it ended; revisit:
-available jobs that were locked when their turn came; expiry: jobs that may not be started any more; replay: dead letters to be retried by
-a rule; cron: cron jobs; worker: workers that may be silent; departure: tenants that are being deregistered.';
+'due: scheduled or retryable jobs; lease: running attempts whose lease was extended or whose row was
+locked when it ended; revisit: available jobs that were locked when they were due; expiry: jobs that
+may not be started any more; replay: dead letters to be retried by a rule; cron: cron jobs; worker:
+workers that may be silent; departure: tenants that are being deregistered.';
 comment on column ojs.timer.tenant_ids is 'Tenants of the jobs or workers, in step with ids.';
 comment on column ojs.timer.ids is 'The jobs, the ids of cron jobs, or registrations of workers.';
 comment on column ojs.timer.xid is 'The transaction that inserted it.';
 comment on table ojs.waiter is
-'Servers with a worker waiting for a queue. A commit that makes a job of that queue available notifies the token.';
+'Servers with a worker that waits for a queue. A commit that makes a job of that queue available
+notifies the token.';
 comment on column ojs.waiter.server_id is 'The server.';
 comment on column ojs.waiter.queue is 'The queue.';
-comment on column ojs.waiter.token is 'Payload of the notification on channel ojs_wake; says nothing to anybody else.';
-comment on column ojs.waiter.expires_at is 'When the row lapses unless renewed.';
+comment on column ojs.waiter.token is
+'Payload of the notification on channel ojs_wake; random, so that it means nothing to other
+listeners.';
+comment on column ojs.waiter.expires_at is 'When the row becomes invalid unless it is renewed.';
 comment on table ojs.sleeper is
-'Servers whose clock sleeps. A commit with a timer that is due sooner than they would look by themselves notifies them.';
+'Servers whose clock sleeps. A commit with a timer that is due before their next look notifies
+them.';
 comment on column ojs.sleeper.token is 'Payload of the notification on channel ojs_wake.';
 comment on column ojs.sleeper.stride is 'How long the clock sleeps at most between two looks.';
-comment on column ojs.sleeper.expires_at is 'When the row lapses unless renewed.';
-comment on table ojs.clock_mark is 'How far the clock has come. The row moves to a higher rev with each change.';
+comment on column ojs.sleeper.expires_at is 'When the row becomes invalid unless it is renewed.';
+comment on table ojs.clock_mark is
+'How far the clock has come. The row moves to a higher rev with each change.';
 comment on column ojs.clock_mark.rev is 'Grows with each change; the highest counts.';
 comment on column ojs.clock_mark.seen is
-'What the clock saw when it looked last. Rows of ojs.timer and ojs.lease that it did not see may be due before due_at and lease_at, whatever
-the wall clock was set to.';
-comment on column ojs.clock_mark.due_at is 'Of the timers seen, those before are done.';
-comment on column ojs.clock_mark.lease_at is 'Of the leases seen, those that end before have been looked at.';
-comment on column ojs.clock_mark.journal is 'Rows of ojs.journal with a lower xid are pruned, except those of transactions in open.';
-comment on column ojs.clock_mark.lease is 'Rows of ojs.lease with a lower xid are pruned, except those of transactions in open.';
-comment on column ojs.clock_mark.release is 'Rows of ojs.release with a lower xid are pruned, except those of transactions in open.';
+'The snapshot of the clock''s last look. Rows of ojs.timer and ojs.lease that it did not see may be
+due before due_at and lease_at, whatever the wall clock was set to.';
+comment on column ojs.clock_mark.due_at is
+'Of the timers seen, those due before this time are done.';
+comment on column ojs.clock_mark.lease_at is
+'Of the leases seen, those that end before this time have been looked at.';
+comment on column ojs.clock_mark.journal is
+'Rows of ojs.journal with a lower xid are pruned, except those of transactions in open.';
+comment on column ojs.clock_mark.lease is
+'Rows of ojs.lease with a lower xid are pruned, except those of transactions in open.';
+comment on column ojs.clock_mark.release is
+'Rows of ojs.release with a lower xid are pruned, except those of transactions in open.';
 comment on column ojs.clock_mark.open is
-'Transactions that pruning has passed by: they had not ended, or their rows were still needed. As many as were open at once.';
+'Transactions that pruning has passed: they had not ended, or their rows were still needed. There
+are at most as many as were open at the same time.';
 
 create or replace function ojs._notify(p_queues text[]) returns void
 language plpgsql
@@ -51,10 +70,11 @@ begin
 end;
 $$;
 comment on function ojs._notify(text[]) is
-'Notifies, when this transaction commits, every server with a worker waiting for one of the queues. Nobody waiting: nothing, and no lock
-at commit.';
+'Notifies, when this transaction commits, every server with a worker that waits for one of the
+queues. If no worker waits, does nothing, and so takes no lock at commit.';
 
--- Only rows that are due soon get here. Others, like ordinary leases, cost no more than the comparison in the trigger's condition.
+-- The trigger's condition calls this function only for rows that are due soon. Others, such as
+-- ordinary leases, cost no more than that comparison.
 create or replace function ojs._timer_arriving() returns trigger
 language plpgsql set search_path = pg_catalog, pg_temp
 as $$
@@ -69,9 +89,10 @@ begin
 end;
 $$;
 comment on function ojs._timer_arriving() is
-'Trigger: a timer or a lease that is due soon notifies, at commit, the clocks that would sleep past it.';
+'Trigger: a timer or a lease that is due soon notifies, at commit, the clocks that would sleep
+longer.';
 
--- Registers a server's workers as waiting.
+-- Registers that a server has workers waiting.
 -- Locks the rows of that server and these queues.
 -- Writes waiter.
 create or replace function ojs.register_waiters(p_server uuid, p_queues text[]) returns table (queue text, token text)
@@ -84,9 +105,10 @@ as $$
     returning w.queue, w.token
 $$;
 comment on function ojs.register_waiters(uuid, text[]) is
-'Says that a server has a worker waiting for each of some queues, for 60 seconds, and returns with each queue the token that a commit with
-jobs for it sends on channel ojs_wake. A producer whose statement ran before this registration committed does not see it: look again a
-few times after registering.';
+'Registers for 60 seconds that a server has a worker waiting for each of some queues.
+Returns for each queue the token that a commit with jobs for it sends on channel ojs_wake. A
+producer whose statement ran before this registration committed does not see it, so look for jobs
+again a few times after registering.';
 
 -- Withdraws a registration.
 -- Locks its row.
@@ -94,4 +116,5 @@ few times after registering.';
 create or replace function ojs.drop_waiter(p_server uuid, p_queue text) returns void
 language sql security definer set search_path = pg_catalog, pg_temp
 as $$ delete from ojs.waiter w where w.server_id = p_server and w.queue = p_queue $$;
-comment on function ojs.drop_waiter(uuid, text) is 'Says that a server has no worker waiting for a queue any more.';
+comment on function ojs.drop_waiter(uuid, text) is
+'Withdraws the registration of a server for a queue: no worker of it waits any more.';

@@ -1,7 +1,8 @@
--- What operators should hear of although no job tells it: queues that get nothing, and pools that have no room.
+-- Events for operators about queues that get no jobs dispatched and pools at their concurrency; no
+-- event of a job says this.
 
--- Notes which queues are starved and which pools are overloaded, once for as long as it lasts.
--- Locks the row of ojs.tally_mark, if nobody else has; waits for nobody.
+-- Writes events about starved queues and overloaded pools, one for as long as it lasts.
+-- Locks the row of ojs.tally_mark with skip locked, and so never waits.
 -- Writes notice, and the mark every ten seconds; without pools nothing.
 create or replace function ojs._watch(p_now timestamptz) returns void
 language plpgsql
@@ -38,8 +39,8 @@ begin
 end;
 $$;
 comment on function ojs._watch(timestamptz) is
-'Looks, at most every ten seconds, for queues of pools that are starved and pools that are overloaded (fair-scheduling section 11.1).
-Another server at it: does nothing.';
+'Looks, at most every 10 seconds, for starved queues of pools and for overloaded pools
+(fair-scheduling section 11.1). If another session has the mark locked, does nothing.';
 
 create or replace function ojs._starved() returns table (queue text, available bigint, duration interval)
 language plpgsql stable
@@ -67,8 +68,8 @@ begin
 end;
 $$;
 comment on function ojs._starved() is
-'Queues of pools that have jobs that could go, by pauses and limits, and gave none for longer than the rotation_interval (30 seconds where
-none is set).';
+'Returns queues of pools with available jobs that pauses and limits allow, but of which none was
+handed out for longer than the rotation_interval (30 seconds if none is set).';
 
 create or replace function ojs._overloaded() returns table (pool text, active bigint, waiting bigint)
 language plpgsql stable
@@ -85,4 +86,5 @@ begin
     where u.active >= p.max_concurrency group by p.name, u.active;
 end;
 $$;
-comment on function ojs._overloaded() is 'Pools that run as many jobs as they may while more are waiting.';
+comment on function ojs._overloaded() is
+'Returns pools that run as many jobs as they may while more jobs wait.';

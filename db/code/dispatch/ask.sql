@@ -1,18 +1,24 @@
--- What a FETCH asks for, and what it gets.
+-- The types of a FETCH: its request (ojs.ask) and its result (ojs.decided).
 
 comment on type ojs.ask is
-'What a FETCH asks for: queues that are not paused; how many jobs in sum; for which tenant (null:
-for all); whether the caller fetches without the lane; rows for requests that get nothing
-(ojs._no_jobs); and of the other requests, in step, the number of the request, the first place in
-the answer that is its, its worker, and its lease in milliseconds (0: the job''s own); bytes in
-sum; how it goes over several queues; its pool and whether that has a max_concurrency; of which tenants
-(null: of all), and of which not (null: of none), whether nobody else gets jobs of these
-tenants; the pool''s min_dispatch_ratio and rotation_interval.';
+'What a FETCH asks for.
+queues: those that are not paused; count: how many jobs in sum.
+tenant: for which tenant (null: for all); no_lane: whether the caller fetches without the lane.
+others: rows for requests that get no jobs (ojs._no_jobs).
+requests, starts, workers, lease_ms, in step: of each other request its number, the first place in
+the answer that is its, its worker, and its lease in milliseconds (0: the job''s own).
+max_bytes: of the jobs in sum; strategy, weights: how to choose among several queues.
+pool, pool_limited: the pool, and whether it has a max_concurrency.
+tenants, except_tenants: only these tenants (null: all), and not these (null: no exception);
+exclusive: no other pool gets jobs of these tenants.
+min_ratio, rotation: min_dispatch_ratio and rotation_interval of the pool.';
 comment on type ojs.decided is
-'Jobs that the transaction has locked for its caller, in order: their ids, the places of their rows, how many seconds their tenants were
-charged (null where they do not share by time), their bytes in sum, how many rows were passed over,
-whether it stopped early, so that there may be more, and the queue that was served last, as it is
-then.';
+'Jobs that the transaction has locked for its caller.
+ids, places, charged, in step and in the order of the answer: the jobs, where their rows are (ctid),
+and how many seconds their tenants were charged (null where tenants do not share by time).
+bytes: size in sum; passed: how many rows of other jobs were passed over.
+cut: the call stopped early, and there may be more jobs.
+state: the queue that was served last, as it is afterwards.';
 
 create or replace function ojs._with(p_done ojs.decided, p_more ojs.decided) returns ojs.decided
 language plpgsql immutable
@@ -27,4 +33,5 @@ begin
     return p_done;
 end;
 $$;
-comment on function ojs._with(ojs.decided, ojs.decided) is 'What is decided, and more behind it.';
+comment on function ojs._with(ojs.decided, ojs.decided) is
+'Returns p_done with the jobs of p_more appended, and the sums of both.';

@@ -1,4 +1,5 @@
--- Cursors: past jobs that cannot be had, and back to jobs that can be had again. Only under the row of ojs.lane.
+-- Moves the cursors of tenants: forward past jobs that cannot be handed out, and back to ranges in
+-- which jobs can be handed out again. All writes here need the lane.
 
 create or replace function ojs._pass_ended(p_queue text, p_priority int, p_tenant text, p_locked boolean default false) returns int
 language plpgsql
@@ -13,13 +14,17 @@ declare
 begin
     select * into v_fair from ojs._fair(p_queue, p_priority, p_tenant);
     if v_fair.revisit_lo is null then
+        -- No ranges: the jobs ahead of the cursor.
         v_seen := ojs._passed(v_fair, v_fair.head + 1, null, c_rows, p_locked);
+        -- The tenant has no more jobs at this priority. In a queue with priority_scope tenant it
+        -- may have work at its next one.
         if v_seen.o_rows = 0 and (v_fair.cursors[1]).works then
             perform ojs._next_priority(v_fair);
             return 1;
         end if;
         update ojs.tenant_fairness f set rev = f.rev + 1, head = v_seen.o_upto
         where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant and f.rev = v_fair.rev
+          -- head never goes back. It stays where the first job read can be handed out.
           and v_seen.o_upto > f.head;
         return v_seen.o_rows;
     end if;
@@ -38,6 +43,7 @@ begin
             exit when v_fair.revisit_seq < v_range.hi or v_rows >= c_rows;
         end if;
     end loop;
+    -- These ranges are passed whole. A range that is passed in part stays.
     delete from ojs.revisit r
     where r.queue = p_queue and r.priority = v_fair.job_priority and r.tenant_id = p_tenant
       and r.lo between v_from and v_fair.revisit_seq and r.hi <= v_fair.revisit_seq;
@@ -51,8 +57,10 @@ begin
 end;
 $$;
 comment on function ojs._pass_ended(text, int, text, boolean) is
-'Moves a tenant''s cursors past about 5000 jobs in a row that cannot be had, on to its next priority where there are none (1), and returns
-how many rows it looked at. p_locked: past about 1000, those that another session has locked among them, which are revisited later.';
+'Moves a tenant''s cursor past up to 5000 jobs in a row that cannot be handed out.
+Returns how many rows and ranges it read. If the tenant has no more jobs at this priority, moves it
+to its next one with work and returns 1.
+p_locked: past up to 1000 jobs, also those that another session has locked, which are revisited.';
 
 create or replace function ojs._passed(
     p_fair ojs.tenant_fairness, p_lo bigint, p_hi bigint, p_rows int, p_locked boolean, out o_rows int, out o_upto bigint
@@ -74,10 +82,13 @@ begin
         else (select l.seq from line l cross join lateral (select from ojs.job j
             where l.waits and j.ctid = l.place and j.id = l.id and j.state = 'available' for update skip locked) h limit 1) end
     into o_rows, o_upto, v_first;
+    -- The range has no more rows, so the cursor may pass all of it.
     if o_rows < p_rows and p_hi is not null then
         o_upto := p_hi;
     end if;
     if p_locked then
+        -- The cursor is about to pass these jobs, which other sessions have locked. Without the
+        -- timer a job whose session rolls back would never be dealt.
         perform ojs._revisit_later(array_agg(p_fair.tenant_id), array_agg(j.id)) from ojs.job j
         where j.queue = p_fair.queue and j.priority = p_fair.job_priority and j.tenant_id = p_fair.tenant_id and j.seq >= p_lo
           and j.seq <= coalesce(v_first - 1, o_upto) and j.state = 'available';
@@ -86,8 +97,10 @@ begin
 end;
 $$;
 comment on function ojs._passed(ojs.tenant_fairness, bigint, bigint, int, boolean) is
-'Looks at up to p_rows of a tenant''s jobs from p_lo on, up to p_hi (null: without end): how many they are, and up to which job.seq none
-can be had. p_locked: has those that another session has locked revisited later.';
+'Reads up to p_rows jobs of a tenant with a job.seq from p_lo to p_hi (null: no upper end).
+o_rows: how many it read; o_upto: up to which job.seq no job can be handed out.
+p_locked: a job that another session has locked counts as one that cannot be handed out, and a timer
+has it revisited.';
 
 create or replace function ojs._revisit_later(p_tenants text[], p_ids uuid[]) returns void
 language plpgsql
@@ -98,7 +111,8 @@ begin
 end;
 $$;
 comment on function ojs._revisit_later(text[], uuid[]) is
-'Has the tick bring jobs back, in a second, that were passed because another session had them locked.';
+'Sets a timer by which the tick has jobs revisited in a second. The cursors have passed them because
+another session had them locked.';
 
 create or replace function ojs._true_times(p_queue text, p_level ojs.level, p_count int, p_ask ojs.ask) returns void
 language plpgsql
@@ -107,6 +121,8 @@ declare
     v_now timestamptz := ojs.now();
 begin
     loop
+        -- Raising one time may bring another tenant with a time that is too low to the front:
+        -- repeat.
         with behind as materialized (
             select d.spot, min(d.seq) as seq from ojs._due(p_queue, p_level.priority, p_level.low, p_count,
                 p_ask.tenants, p_ask.except_tenants, false, false, null::ojs.uncounted, 'none', v_now) d
@@ -118,8 +134,9 @@ begin
 end;
 $$;
 comment on function ojs._true_times(text, ojs.level, int, ojs.ask) is
-'First in, first out: brings the times of the tenants at the front of a level to their next jobs, where the jobs that stood there have ended
-otherwise (cancelled, expired).';
+'Raises the virtual times of tenants at the front of a level to the job.seq of their next jobs.
+For queues that are first in, first out, where the time of a tenant is that number. It is too low
+where the jobs at the front have been cancelled or have expired.';
 
 create or replace function ojs._revisit(p_queue text, p_priority int, p_tenant text, p_los bigint[], p_his bigint[]) returns void
 language plpgsql
@@ -135,7 +152,8 @@ begin
 end;
 $$;
 comment on function ojs._revisit(text, int, text, bigint[], bigint[]) is
-'Has ranges of job.seq behind a tenant''s cursor looked at again, before what lies ahead of it, first in first out.';
+'Has ranges of job.seq behind a tenant''s cursor revisited, lowest first, before the jobs ahead of
+the cursor.';
 
 create or replace function ojs._moved_back(p_fair ojs.tenant_fairness, p_cursor ojs.cursor, p_los bigint[], p_his bigint[])
 returns ojs.cursor
@@ -145,21 +163,23 @@ declare
     v_lo bigint := (select min(l) from unnest(p_los) l);
 begin
     if v_lo <= p_cursor.revisit_seq and p_cursor.revisit_lo is not null then
-        -- The cursor moves back, and what it has passed of a range is not looked at twice.
+        -- revisit_seq is about to go back. Cut the range that it has passed in part, or the jobs
+        -- passed would be read again.
         update ojs.revisit r set lo = p_cursor.revisit_seq + 1
         where r.queue = p_fair.queue and r.priority = p_cursor.job_priority and r.tenant_id = p_fair.tenant_id
             and r.lo >= p_cursor.revisit_lo and r.lo <= p_cursor.revisit_seq and r.hi > p_cursor.revisit_seq;
     end if;
     insert into ojs.revisit (queue, priority, tenant_id, lo, hi)
     select p_fair.queue, p_cursor.job_priority, p_fair.tenant_id, r.lo, r.hi from ojs._islands(p_los, p_his) r;
-    -- Where a cursor has no ranges, its revisit_seq belongs to ranges that are gone.
+    -- Without ranges revisit_seq is left over from ranges that are deleted, so it is no bound.
     p_cursor.revisit_seq := case when p_cursor.revisit_lo is null then v_lo - 1 else least(p_cursor.revisit_seq, v_lo - 1) end;
     p_cursor.revisit_lo := least(p_cursor.revisit_lo, v_lo);
     return p_cursor;
 end;
 $$;
 comment on function ojs._moved_back(ojs.tenant_fairness, ojs.cursor, bigint[], bigint[]) is
-'A cursor of a tenant as it is once ranges of job.seq behind it are to be revisited. Writes the ranges, but not the cursor.';
+'Returns a cursor of a tenant set back so that ranges of job.seq behind it are revisited. Inserts
+the ranges; the caller writes the cursor.';
 
 create or replace function ojs._islands(p_los bigint[], p_his bigint[]) returns table (lo bigint, hi bigint)
 language sql immutable rows 10
@@ -176,5 +196,5 @@ as $$
     group by coalesce(x.island, 0)
 $$;
 comment on function ojs._islands(bigint[], bigint[]) is
-'Ranges of job.seq in which those that lie within 1000 of each other have become one: each is read by itself, and few jobs between them are
-soon passed.';
+'Merges ranges of job.seq that lie within 1000 numbers of each other. Each range costs a read of its
+own, while the few jobs between two ranges are soon passed.';

@@ -1,7 +1,9 @@
--- The decision: one at a time, under the row of ojs.lane. It takes in what is new, asks which jobs
--- are due, locks them, and charges their tenants. The caller hands the jobs out. Locked in this
--- order: the lane, then rows of ojs.usage, then jobs, both with skip locked; nothing is waited for
--- in between.
+-- The decision. Sessions decide one after another, under the row lock of ojs.lane. A decision folds
+-- the journal, asks which jobs are due, locks them, and charges their tenants. The caller hands the
+-- jobs out.
+--
+-- Order of locks: ojs.lane, rows of ojs.usage, jobs. The last two are locked with skip locked, so
+-- the session that holds the lane does not wait for them.
 
 create or replace function ojs._decide(p_ask ojs.ask, p_count int) returns ojs.decided
 language plpgsql
@@ -15,12 +17,15 @@ begin
     loop
         select * into v_news from ojs._look(p_ask.queues);
         v_more := false;
-        -- Without the last condition, the stretch of the journals through which every caller looks would grow until jobs come.
+        -- More than 2000 transaction ids since the last fold cause a fold, too. Every caller reads
+        -- the journals from the snapshot of the last fold on, and would read more each time until
+        -- jobs come.
         if v_news.rows > 0 or (v_news.fold).part_xid is not null
                 or pg_snapshot_xmax(v_news.upto)::text::bigint - pg_snapshot_xmax((v_news.fold).snapshot)::text::bigint > 2000
                 or v_news.limits and ojs._ends_wait(v_news) then
             v_more := ojs._fold(v_news);
-            -- Rules, too: the fold may have begun the count of a limit that is younger than the look, and what is dealt counts there.
+            -- The fold has changed levels. It may also have written the first count of a limit that
+            -- is newer than the look; jobs dealt from here on have to count there.
             select r.limits, r.rules, s.states into v_news.limits, v_news.rules, v_news.states
             from ojs._rules_there() r, ojs._states(p_ask.queues) s;
         end if;
@@ -28,7 +33,8 @@ begin
             p_count := least(p_count, ojs._pool_room(p_ask.pool));
         end if;
         v_done := ojs._serve_queues(p_ask, v_news, p_count, v_done);
-        -- Another fold may move cursors back to the jobs just locked, which are still available, and they would be decided twice.
+        -- Do not fold again once jobs are locked: they are still available, and a fold may move
+        -- cursors back to them, so that they would be dealt twice.
         exit when v_done.ids <> '{}' or v_done.cut or not v_more;
         v_until := coalesce(v_until, clock_timestamp() + ojs._patience());
         exit when clock_timestamp() > v_until;
@@ -38,14 +44,16 @@ begin
 end;
 $$;
 comment on function ojs._decide(ojs.ask, int) is
-'The next p_count jobs for what a FETCH asks for, locked and in fair order, of at most its max_bytes in sum but one at least. Their
-tenants have been charged. Stops early (cut) for the bytes, when it has passed over 20000 rows of jobs that ended, and when more has
-committed than can be taken in at once, because others wait. Only under the row of ojs.lane.';
+'Returns the next p_count jobs for a FETCH, locked and in fair order; their tenants are charged.
+Their size in sum is at most max_bytes of the ask, but one job may be larger.
+Stops early (cut): at max_bytes; after 20000 rows of ended jobs; after 1000 tenants whose counts are
+locked; or when the journal has more than can be folded in 100 ms, because other sessions wait. Only
+under the row of ojs.lane.';
 
 create or replace function ojs._nothing() returns ojs.decided
 language sql immutable
 as $$ select row('{}', '{}', '{}', 0, 0, false, null)::ojs.decided $$;
-comment on function ojs._nothing() is 'Nothing decided yet.';
+comment on function ojs._nothing() is 'Returns a result without jobs, with which a call begins.';
 
 create or replace function ojs._serve_queue(p_state ojs.dispatch_state, p_count int, p_ask ojs.ask, p_news ojs.news, p_done ojs.decided)
 returns ojs.decided
@@ -65,14 +73,19 @@ declare
 begin
     for v_nth in 1 .. coalesce(cardinality(p_state.levels), 0) loop
         v_level := v_state.levels[v_nth];
+        -- Other pools pass over these tenants, so the low may have risen above their times.
         if v_level.ready > 0 and p_ask.exclusive then
             perform ojs._raise_times(v_state.queue, v_level, v_state.unit, p_ask.tenants);
         end if;
         while v_level.ready > 0 and v_left > 0 and not p_done.cut loop
+            -- A time that is too low would let the tenant go before tenants with older jobs.
             if v_state.unit = 'none' then
                 perform ojs._true_times(v_state.queue, v_level, v_left, p_ask);
             end if;
             if p_news.limits then
+                -- The counts are locked before jobs are dealt, so that no other session gives the
+                -- same capacity away. Capacity 0: the queue has reached its own limit, or its count
+                -- is locked.
                 select * into v_limits from ojs._lock_usage(v_state.queue, v_level.priority, v_level.low, v_left, v_left + 1, p_ask.tenants,
                     p_ask.except_tenants, false);
                 v_uncounted := v_limits.o_uncounted;
@@ -80,6 +93,7 @@ begin
                 exit when v_left = 0;
             end if;
             v_step := ojs._step(v_state, v_nth, v_left, p_ask, p_news.rules, v_uncounted, p_done);
+            -- No tenant is due.
             exit when v_step.state is null;
             if p_news.limits and v_step.ids <> '{}' then
                 perform ojs._count_dealt(v_state.queue, v_step.tenants);
@@ -87,7 +101,8 @@ begin
             v_passed := 0;
             if coalesce(v_step.dry, v_step.locked) is not null then
                 v_passed := coalesce((select sum(ojs._pass_ended(v_state.queue, v_level.priority, t)) from unnest(v_step.dry) t), 0)
-                    -- To find one that is locked costs four times as much.
+                    -- Passing a locked row costs four times as much as passing one that ended, and
+                    -- counts so.
                     + coalesce((select sum(4 * ojs._pass_ended(v_state.queue, v_level.priority, t, true)) from unnest(v_step.locked) t), 0);
             end if;
             v_state := v_step.state;
@@ -98,9 +113,12 @@ begin
             p_done.passed := p_done.passed + v_passed;
             v_left := v_left - cardinality(v_step.ids);
             p_done.cut := v_step.cut or v_left > 0 and p_done.passed > c_passed;
-            -- Nothing has moved: what is left is not for this caller, or tenants whose counts another session has are all there is.
+            -- This step dealt no job, passed no row, and moved no tenant. The next one would do the
+            -- same, for ever: the work that is left is not for this caller.
             exit when v_step.ids = '{}' and v_passed = 0 and v_step.locked is null
                 and (v_state.levels[v_nth]).ready = v_level.ready and not v_step.behind;
+            -- Such a step only moved tenants back whose counts other sessions have locked. After
+            -- 1000 tenants read in vain the call ends early, so that other sessions get the lane.
             v_vain := case when v_step.ids = '{}' and v_step.behind then v_vain + v_left + 1 else 0 end;
             p_done.cut := p_done.cut or v_vain > c_busy;
             v_level := v_state.levels[v_nth];
@@ -112,14 +130,19 @@ begin
 end;
 $$;
 comment on function ojs._serve_queue(ojs.dispatch_state, int, ojs.ask, ojs.news, ojs.decided) is
-'Adds jobs of one queue to p_done until it has p_count, highest effective priority first, of the tenants and bytes of the ask. Its state is
-that of the queue afterwards.';
+'Adds jobs of one queue to p_done until it has p_count, the highest effective priority first.
+Keeps to the tenants and the bytes of the ask. The state in p_done is that of the queue
+afterwards.';
 comment on type ojs.step is
-'What was dealt at one level, and is locked. ids, places: the jobs and their rows, in order; tenants: theirs, in step, where there are
-rules; charged: how many seconds their tenants were charged (null where they do not share by
-time); bytes: in sum; cut: jobs were left out for their bytes; dry: tenants whose cursors have to pass jobs
-that ended; locked: tenants of jobs that another session has locked; behind: tenants whose counts
-another session has were put behind the next one; state: of the queue afterwards.';
+'What was dealt at one level and is locked.
+ids, places, in order: the jobs, and where their rows are (ctid).
+tenants: their tenants, in step, where there are rules.
+charged: how many seconds their tenants were charged (null where they do not share by time).
+bytes: size in sum; cut: jobs were left out because of max_bytes.
+dry: tenants whose cursors have to pass jobs that ended.
+locked: tenants of jobs that another session has locked.
+behind: tenants whose counts another session has locked were moved behind the next tenant.
+state: of the queue afterwards.';
 
 create or replace function ojs._step(
     p_state ojs.dispatch_state, p_nth int, p_count int, p_ask ojs.ask, p_rules boolean, p_uncounted ojs.uncounted, p_done ojs.decided
@@ -140,7 +163,10 @@ declare
     v_from    bigint[];
 begin
     with held as materialized (
-        -- Claim: what is due and can be locked.
+        -- Lock the jobs that are due. The state is checked again with the lock, because another
+        -- session may have fetched or ended the job. A job that is locked or gone keeps its row
+        -- here with held null: its tenant's cursor passes it, and the tenant is not charged. fits:
+        -- within the bytes of the call, where the first job always fits.
         select d.*, h.place as held, coalesce(d.tenant_id = any (p_uncounted.busy), false) as busy,
             sum(d.bytes) filter (where h.place is not null) over w <= v_bytes
                 or p_done.ids = '{}' and count(h.place) over w <= 1 as fits
@@ -149,6 +175,8 @@ begin
             where d.dealt and j.ctid = d.place and j.id = d.id and j.state = 'available' for update skip locked) h on true
         window w as (order by d.nth rows unbounded preceding)
     ), bill as materialized (
+        -- One row per tenant. line and back: how far its cursor and its cursor in ranges move.
+        -- more: it may have jobs behind those dealt; cut: some were left out for their bytes.
         select h.spot, min(h.vtime) as vtime, bool_or(h.dealt or h.id is null) as served, min(h.edge) as edge,
             count(h.held) filter (where h.fits is not false) as jobs, bool_or(h.dealt) as dealt, bool_or(h.busy) as busy,
             bool_or(h.last or h.id is not null and not h.dealt) as more, bool_or(h.dealt and h.fits is false) as cut,
@@ -159,13 +187,16 @@ begin
             min(h.capacity) as capacity
         from held h group by h.spot
     ), rest as materialized (
-        -- The lowest time at the front of a tenant that is not served; and whether jobs are left out for their bytes.
+        -- The lowest time of a tenant that is not served here, and whether jobs are left out for
+        -- their bytes. The low of the level must not pass that time.
         select least(min(b.vtime) filter (where not b.served), min(b.edge)) as vtime, coalesce(bool_or(b.cut), false) as cut from bill b
     ), moved as materialized (
         select b.spot, b.jobs, f.weight,
+            -- First in, first out: the job.seq of the next job is the time.
             case when v_unit = 'none' then greatest(f.vtime, least(r.next, w.next))
-                -- If every job dealt to a tenant is locked by another session, or its count is, its time moves one step behind the next
-                -- tenant; otherwise a call would go through thousands of locked jobs of one tenant before it came to other tenants.
+                -- If other sessions have locked all jobs dealt to a tenant, or its count, its time
+                -- moves one step behind the next tenant. Otherwise the call would go through
+                -- thousands of locked jobs of one tenant before it came to other tenants.
                 when b.jobs = 0 and (b.dealt or b.busy) and not b.cut
                     then greatest(f.vtime, x.vtime + round(coalesce(b.price_each, 1) / f.weight, 15))
                 else f.vtime + round(b.price / f.weight, 15) end as vtime,
@@ -188,17 +219,20 @@ begin
                         and j.seq > greatest(f.head, b.line)
                     order by j.seq limit 1) end as next offset 0) n
             offset 0) w
+        -- A tenant all of whose jobs were left out for their bytes keeps its time and cursors.
         where b.served and (b.line is not null or b.back is not null or not b.cut)
     ), total as materialized (
         select count(*) filter (where m.stops)::int as stops, count(*) filter (where m.stays is not true)::int as gone,
-            -- As numeric: float8 would lose tenants for ever, see ojs._front. Where nobody stays,
-            -- tenants that come begin where the last one was: else they would go before those that
-            -- come back. First in, first out nothing brings up to the lowest time tenants that were
-            -- left out.
+            -- As numeric, because float8 would lose tenants for ever (see ojs._front). If no tenant
+            -- stays in the ring, the low becomes the time of the last one: tenants that join at a
+            -- lower low would go before those that come back. First in, first out the low must not
+            -- pass tenants that this call left out (v_but): there ojs._raise_times does not raise
+            -- their times later.
             greatest(v_level.low, coalesce(least(min(m.vtime) filter (where m.stays),
                 (select case when x.cut then v_level.low else x.vtime end from rest x),
                 case when v_only is not null or v_but is not null and v_unit = 'none'
                     then ojs._lowest(v_queue, v_level, array(select m.tenant_id from moved m)) end), max(m.vtime))) as low
+        -- No tenant was served: no row here, so nothing is written, and the state stays null.
         from moved m having count(*) > 0
     ), charged as (
         update ojs.tenant_fairness f
@@ -229,10 +263,13 @@ begin
         v_step.state, v_locked, v_revised, v_from
     from held h where h.fits is not false;
     if v_locked is not null then
+        -- The cursors have moved past these jobs. Without the timer a job whose session rolls back
+        -- would never be dealt.
         perform ojs._revisit_later(v_step.locked, v_locked);
         v_step.locked := array(select distinct t from unnest(v_step.locked) t);
     end if;
     if v_revised is not null then
+        -- Delete the ranges that the cursors have passed whole.
         delete from ojs.revisit r using unnest(v_revised, v_from) t(tenant_id, lo)
         cross join lateral ojs._fair(v_queue, v_level.priority, t.tenant_id) f
         where r.queue = v_queue and r.priority = f.job_priority and r.tenant_id = t.tenant_id and r.lo >= t.lo and r.hi <= f.revisit_seq;
@@ -241,8 +278,9 @@ begin
 end;
 $$;
 comment on function ojs._step(ojs.dispatch_state, int, int, ojs.ask, boolean, ojs.uncounted, ojs.decided) is
-'Deals up to p_count jobs at one level of a queue, the nth of p_state, in one statement: asks which
-are due, locks them, and charges. Times and cursors move on, past jobs that another session has
-locked, too, for which nobody pays; a tenant without more jobs leaves the ring, and so does one that
-may not be given more. p_rules, p_uncounted: as for ojs._due; p_done: what the call has already. A
-null state: no tenant is due. Only under the row of ojs.lane.';
+'Deals up to p_count jobs at one level of a queue, the nth of p_state, in one statement.
+Asks which jobs are due, locks them, and charges their tenants. Times and cursors move on, also past
+jobs that another session has locked, which are charged to no tenant. A tenant without more jobs
+leaves the ring, and so does a tenant at its limit.
+p_rules, p_uncounted: as for ojs._due; p_done: what the call has already.
+A null state: no tenant is due. Only under the row of ojs.lane.';

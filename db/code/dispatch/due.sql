@@ -1,12 +1,12 @@
--- Due: which tenant gets which job next at one level of a queue. It only reads, so that a decision,
--- a caller without the lane and ojs.explain ask the same question. Tenants go by their own virtual
--- time: a job is due at the time its tenant has when the job is handed out, the lowest first
--- (docs/design/0002-fair-decision.md). Everything here is made of SQL functions that become part of
--- the query that asks.
+-- Due: which tenant gets which job next at one level of a queue. These functions only read, so a
+-- decision, a caller without the lane and ojs.explain ask the same question. A job is due at the
+-- virtual time that its tenant has when the job is handed out; the lowest time is first
+-- (docs/design/0002-fair-decision.md). Most are SQL functions that become part of the query that
+-- asks.
 
--- Measured and rejected: choosing the largest deficit first, which favours tenants that come with single jobs and delays those with a
--- backlog by up to 128 jobs; and reading all jobs of the tenants at the front, which costs a decision as many reads as there are tenants
--- times jobs asked for.
+-- Two other ways were measured and rejected. To choose the largest deficit first favours tenants
+-- that come with single jobs, and delays tenants with many jobs waiting by up to 128 jobs. To read
+-- all jobs of the tenants at the front costs as many reads as tenants times jobs asked for.
 create or replace function ojs._due(
     p_queue text, p_priority int, p_low numeric, p_count int, p_only text[], p_but text[], p_no_lane boolean, p_rules boolean,
     p_uncounted ojs.uncounted, p_unit ojs.unit, p_now timestamptz
@@ -17,26 +17,29 @@ create or replace function ojs._due(
 language sql stable rows 100
 as $$
     with front as materialized (
-        -- While no tenant runs out of jobs, none can be due more of them than its part of p_count
-        -- and one; first in, first out one may be due all, of which a part is read at a time.
-        -- Whether more tenants follow, the last tells.
+        -- share: how many jobs of the tenant to read. While no tenant runs out of jobs, a tenant
+        -- can be due its part of p_count by weight, and one job more, but not more than that. First
+        -- in, first out one tenant may be due all p_count jobs; an eighth of them is read at a
+        -- time. edge: _front reads one tenant more than p_count, and the time of the last one is a
+        -- bound for all tenants behind it.
         select f.*, (f.cursors[1]).works as has_next, (f.vtime - p_low)::float8 as own, 1 + case when p_unit = 'none' then p_count / 8
             else floor(p_count * f.weight / sum(f.weight) over ())::int end as share,
             case when count(*) over () > p_count then max(f.vtime) over () end as edge,
-            -- In a subquery, so that nothing is asked where there are no rules.
+            -- A subquery, so that ojs._capacity is not called where there are no rules.
             case when p_rules then (select c.jobs from ojs._capacity(p_queue, f.tenant_id, p_uncounted) c) end as capacity
         from ojs._front(p_queue, p_priority, p_low, p_count, p_only, p_but, p_no_lane) f
     ), seen as materialized (
         select f.spot, f.tenant_id, f.vtime, f.edge, f.capacity, l.revisited, l.seq, l.id, l.place, l.bytes, l.price,
             coalesce(l.last, false) as last, f.own + (l.upto - l.price) / f.weight as tag,
-            -- From this time on, some job that was not looked at may be due: behind the last one that was read of the tenant, or behind the
-            -- range that it was to revisit in vain. A tenant at its limit sets no bound: jobs of other tenants behind its next one may be
-            -- dealt.
+            -- From this time on, a job that was not read may be due: one behind the last job read
+            -- of the tenant, or behind a range in which no job was found. A tenant at its limit
+            -- sets no bound: jobs of other tenants behind its next one may be dealt.
             case when coalesce(l.nth, 0) = f.capacity then null when l.id is null then f.own
                 when l.last or f.has_next and l.nth = l.found then f.own + l.upto / f.weight end as beyond
         from front f
         left join lateral (
-            -- Behind the last one that was read there may be more: of a tenant that has ranges to revisit, only one is read.
+            -- last: the tenant may have more jobs behind this one. Of a tenant with ranges to
+            -- revisit, only the first range is read.
             select x.*, x.nth = least(f.share, f.capacity) or f.revisit_lo is not null and x.nth = x.found as last
             from (
                 select y.*, row_number() over w as nth, count(*) over () as found,
@@ -47,8 +50,9 @@ as $$
             ) x
         ) l on true
     ), ranked as materialized (
-        -- Nor may a tenant behind the front be due, from its edge on.
-        -- As float8, the times of a tenant's jobs may be equal, and its cursor passes what lies before a job that is dealt.
+        -- until: up to this time no job or tenant that was not read can be due. Tags are float8, so
+        -- jobs of one tenant may have equal tags; seq orders them, because the cursor passes all
+        -- jobs before one that is dealt.
         select s.*, row_number() over (order by s.tag, s.tenant_id, s.seq) as nth,
             least(min(s.beyond) over (), (min(s.edge) over () - p_low)::float8) as until
         from seen s
@@ -58,15 +62,19 @@ as $$
     from ranked r
 $$;
 comment on function ojs._due(text, int, numeric, int, text[], text[], boolean, boolean, ojs.uncounted, ojs.unit, timestamptz) is
-'The next jobs at one level, of some tenants (p_only; null: of all) but not of others (p_but; null: of none): up to p_count jobs with
-dealt, in the order of nth; behind them jobs that were seen and are not due yet, and tenants that were to be served and have no job within
-reach (id null: what lies there is not to be had, and their cursors have to pass it). spot: the tenant''s row of ojs.tenant_fairness, and
-vtime its time; last: behind this job of it there may be more; edge: from this time on there may be tenants that were not looked
-at; revisited: the job was found behind its tenant''s cursor; place: the job''s row; bytes: its
-size; capacity: how many more jobs the rules allow the tenant (null: as many as there are). Fewer
-than p_count dealt does not mean that there are no more: charge, and ask again. p_no_lane: for a
-caller without the lane: looks at tenants at their limit and at jobs that decisions have not taken
-in, too. p_rules: there are rules about tenants; p_uncounted: what ojs._lock_usage says.';
+'Returns the next jobs at one level, in the order in which they are due (nth).
+dealt: the job is due; up to p_count jobs are. Other rows are jobs that were read and are not due
+yet, and tenants in whose reach no job can be handed out (id null), so that their cursors have to
+pass what lies there. Fewer than p_count dealt jobs do not prove that there are no more: charge, and
+ask again.
+spot, vtime: the tenant''s row of ojs.tenant_fairness (ctid), and its time; last: the tenant may
+have more jobs behind this one; edge: from this time on there may be tenants that were not read;
+revisited: the job lies behind its tenant''s cursor; place: the job''s row (ctid); bytes: its size;
+capacity: how many more jobs the rules allow the tenant (null: no limit).
+p_only, p_but: only these tenants (null: all), and not these (null: no exception).
+p_no_lane: for a caller without the lane: reads tenants at their limit and jobs that no decision has
+folded, too.
+p_rules: there are rules about tenants; p_uncounted: what ojs._lock_usage returned.';
 
 create or replace function ojs._uncounted(p_queue text, p_busy text[] default null, p_locked text[] default null) returns ojs.uncounted
 language plpgsql stable
@@ -86,7 +94,9 @@ begin
 end;
 $$;
 comment on function ojs._uncounted(text, text[], text[]) is
-'What ojs.usage does not say, for a queue: jobs handed out without the lane, less attempts that ended.';
+'Returns what the counts of ojs.usage lack for a queue: jobs handed out without the lane, less
+attempts that ended, since the last fold.
+p_busy, p_locked: put into the result.';
 
 create or replace function ojs._capacity(p_queue text, p_tenant text, p_uncounted ojs.uncounted default null)
 returns table (jobs int, counted boolean)
@@ -103,9 +113,10 @@ as $$
     where r.tenant_id = p_tenant and r.queue in ('', p_queue)
 $$;
 comment on function ojs._capacity(text, text, ojs.uncounted) is
-'Eligibility, the one place: how many more jobs of a tenant (empty: of all tenants together) may be handed out from a queue now, by the
-rules about it; null: as many as there are. counted: it depends on how many run, and is exact for a session that has the rows of ojs.usage
-locked. Paused queues are left out by ojs._open_queues, before anything is read.';
+'Returns how many more jobs of a tenant may be handed out from a queue now, by all rules about it.
+This is the one place that says so. p_tenant: empty: all tenants together. jobs: null: no limit.
+counted: the answer depends on how many jobs run; it is exact for a session that has the rows of
+ojs.usage locked. Pauses of queues are not looked at here, but in ojs._open_queues.';
 
 create or replace function ojs._ends(p_from pg_snapshot, p_to pg_snapshot) returns table (tenant_id text, queue text, jobs int)
 language sql stable rows 100
@@ -120,15 +131,16 @@ as $$
     where pg_visible_in_snapshot(x.xid, coalesce(p_to, (select pg_current_snapshot())))
 $$;
 comment on function ojs._ends(pg_snapshot, pg_snapshot) is
-'Attempts that ended between two snapshots, of which the journals say how many in a row; p_to null: up to now. Arguments as for
-ojs._since.';
+'Returns the attempts that ended between two snapshots: in each row of the journals, how many.
+p_to: null: up to now. Arguments as for ojs._since.';
 
 create or replace function ojs._price(p_unit ojs.unit, p_extra json, p_seconds real) returns float8
 language sql immutable
 as $$ select case p_unit when 'cost' then coalesce((p_extra ->> 'cost')::float8, 1) when 'time' then p_seconds else 1 end $$;
 comment on function ojs._price(ojs.unit, json, real) is
-'Price, the one place: what a job costs its tenant when it is handed out, in the unit of its queue: 1, what the job says, or how long it is
-expected to run. Becomes part of the query that asks.';
+'Returns the price of a job, which its tenant is charged when the job is handed out.
+This is the one place that says so. By p_unit: 1, the cost that the job says, or how many seconds it
+is expected to run. Becomes part of the query that asks.';
 
 create or replace function ojs._front(
     p_queue text, p_priority int, p_low numeric, p_count int, p_only text[], p_but text[], p_no_lane boolean
@@ -139,8 +151,8 @@ returns table (
 )
 language sql stable rows 10
 as $$
-    -- vtime is compared with low as numerics: as float8 the low may come out above a tenant's time in the 15th digit, and this scan would
-    -- lose the tenant for ever.
+    -- vtime and low are compared as numeric. As float8 the low may come out above a tenant's time
+    -- in the 15th digit, and this scan would lose the tenant for ever.
     (select f.ctid, f.tenant_id, f.job_priority, f.seconds, f.head, f.revisit_lo, f.revisit_seq, f.weight::float8, f.vtime, f.cursors
     from ojs.tenant_fairness f
     where p_only is null and f.queue = p_queue and f.priority = p_priority and f.ready and f.vtime >= p_low
@@ -169,8 +181,10 @@ as $$
         and (p_but is null or w.tenant_id <> all (p_but)) and (f.ready or f.at_limit) is not true
 $$;
 comment on function ojs._front(text, int, numeric, int, text[], text[], boolean) is
-'The tenants that are first at one level: p_count and one more, of p_only (null: all) without p_but. p_no_lane: up to 1000 tenants that were
-at their limit at the last decision, and those whose jobs no decision has taken in yet, too.';
+'Returns the tenants that are first at one level, by virtual time: p_count and one more.
+p_only, p_but: only these tenants (null: all), and not these (null: no exception).
+p_no_lane: also up to 1000 tenants that were at their limit at the last decision, and tenants whose
+jobs no decision has folded yet.';
 
 create or replace function ojs._line(
     p_queue text, p_job_priority int, p_tenant text, p_head bigint, p_revisit_lo bigint, p_revisit_seq bigint, p_look int,
@@ -179,7 +193,8 @@ create or replace function ojs._line(
 language sql stable rows 10
 as $$
     (select r.lo is not null, j.seq, j.id, j.place, j.bytes, j.price
-    -- One range at a time: jobs of a second one could lie behind jobs of the first that were not read, and the cursor would pass those.
+    -- One range at a time. Jobs of a second range could lie behind jobs of the first one that were
+    -- not read, and the cursor would pass the latter.
     from (select 1) one
     left join lateral ojs._ranges(p_queue, p_job_priority, p_tenant, p_revisit_lo, p_revisit_seq, 1) r on true
     cross join lateral (
@@ -220,9 +235,11 @@ as $$
     where p_no_lane)
 $$;
 comment on function ojs._line(text, int, text, bigint, bigint, bigint, int, boolean, ojs.unit, real, timestamptz) is
-'A tenant''s first p_look jobs that can be had: those behind its cursor that are to be revisited, and when there are none those ahead of it.
-Looks past 64 jobs that ended; behind longer runs of them ojs._pass_ended moves the cursor. p_no_lane: both, with what no decision has
-taken in yet, and past a million jobs that ended or were handed out.';
+'Returns the first p_look jobs of a tenant that can be handed out, by job.seq.
+These are jobs in the first range to revisit, or, without ranges, jobs ahead of the cursor. Reads
+past 64 jobs that ended; where more of them follow one another, ojs._pass_ended moves the cursor.
+p_no_lane: jobs of both kinds, and those that no decision has folded yet; reads past a million jobs
+that ended or were handed out.';
 
 create or replace function ojs._bytes(
     p_args json, p_meta jsonb, p_options json, p_extra json, p_errors jsonb, p_retry jsonb, p_tags text[]
@@ -240,8 +257,8 @@ as $$
             + coalesce(octet_length(p_retry::text), 0) + coalesce(octet_length(p_tags::text), 0) end
 $$;
 comment on function ojs._bytes(json, jsonb, json, json, jsonb, jsonb, text[]) is
-'How large a job is: as stored, or, where PostgreSQL has compressed some of it, as it is in an
-answer, for which all of it is read. Becomes part of the query that asks.';
+'Returns the size of a job in bytes: as stored, or as in an answer where PostgreSQL has compressed
+some of it. In the second case the values are read. Becomes part of the query that asks.';
 
 create or replace function ojs._ranges(
     p_queue text, p_job_priority int, p_tenant text, p_revisit_lo bigint, p_revisit_seq bigint, p_most int
@@ -255,7 +272,8 @@ as $$
     order by r.lo limit p_most
 $$;
 comment on function ojs._ranges(text, int, text, bigint, bigint, int) is
-'The first p_most ranges of job.seq behind a tenant''s cursor that are still to be looked at.';
+'Returns the first p_most ranges of job.seq behind a tenant''s cursor that are still to be
+revisited.';
 
 create or replace function ojs._unfolded() returns setof ojs._movement
 language sql stable rows 10
@@ -266,8 +284,9 @@ as $$
         select m.* from ojs._movement m where m.xid = f.part_xid and m.lo is not null and m.lo > f.part_lo) m
 $$;
 comment on function ojs._unfolded() is
-'Rows of ojs.journal with a lo that no decision has taken in yet: about jobs that became available (to_state available), and attempts to be
-charged (to_state active).';
+'Returns the rows of ojs.journal with a lo that no decision has folded yet.
+They are about jobs that became available (to_state available), attempts to be charged, and rules
+that changed (to_state active).';
 
 create or replace function ojs._waiting()
 returns table (queue text, priority int, tenant_id text, job_priority int, weight numeric, lo bigint)
@@ -282,4 +301,5 @@ as $$
     cross join lateral ojs._rank(c.queue, c.priority, t.priority_boost) r
 $$;
 comment on function ojs._waiting() is
-'Tenants with jobs that became available and are not taken in yet, per queue and priority, with the first job.';
+'Returns the tenants with jobs that became available and that no decision has folded yet, per queue
+and priority, with the first job.seq.';

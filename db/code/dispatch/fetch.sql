@@ -1,8 +1,11 @@
--- FETCH. ojs.fetch_many is for servers, which combine the requests of their workers into one call; ojs.fetch is the same for one caller.
+-- FETCH. ojs.fetch is for one caller. ojs.fetch_many is for servers, which combine the requests of
+-- their workers into one call.
 
--- fetch_many: one decision for several FETCH requests over the same queues. Locks ojs.lane until the end of the transaction, then rows of
--- ojs.usage and jobs, with skip locked. Writes ojs.job, ojs.lease, the state of fairness (00013), ojs.timer for jobs that are locked, and
--- without the lane ojs.journal.
+-- Serves several FETCH requests over the same queues with one decision.
+-- Locks ojs.lane until the end of the transaction, then rows of ojs.usage and jobs, with skip
+-- locked.
+-- Writes ojs.job, ojs.lease, the state of fairness (dispatch/state.sql), ojs.timer for jobs that
+-- are locked, and without the lane ojs.journal.
 create or replace function ojs.fetch_many(
     p_queues text[], p_counts int[], p_worker_ids text[], p_visibility_timeouts_ms int[], p_tenant text default null,
     p_max_bytes bigint default 16777216, p_strategy text default null, p_weights jsonb default null, p_pool text default null
@@ -18,8 +21,9 @@ declare
     v_needed boolean := false;
     v_cold boolean := v_ask.count > 0 and current_setting('ojs.prepared', true) is distinct from 'on';
 begin
-    -- A session plans its statements when it first comes to them. Under the lane all others would
-    -- wait for that, so a new session first goes through them with nothing to do.
+    -- A session plans its statements when it first executes them, and all other sessions would wait
+    -- for that if it held the lane. So a new session first executes them with nothing to do (round
+    -- 1).
     if v_cold then
         perform ojs._prepare(v_ask);
     end if;
@@ -28,7 +32,8 @@ begin
             v_done := ojs._nothing();
         else
             if v_ask.no_lane or not ojs._enter_lane(-1) then
-                -- Only decisions hand out jobs of a queue, and to a pool, that has a max_concurrency.
+                -- Without the lane this call gets no jobs of a queue or for a pool with a
+                -- max_concurrency.
                 v_needed := (v_ask.pool_limited is true or exists (select from ojs.rule r
                     where r.tenant_id = '' and r.queue = any (v_ask.queues) and r.most is not null)) and ojs.current_tenant() is null;
                 if not v_ask.no_lane then
@@ -43,16 +48,17 @@ begin
                 exit when v_ask.count = 0;
             end if;
             v_done := case when v_ask.no_lane then ojs._fetch_without_lane(v_ask, v_ask.count) else ojs._decide(v_ask, v_ask.count) end;
-            -- A call that gets the lane may find more: ask again.
+            -- With the lane the next call may find more: answer that it should ask again.
             v_done.cut := v_done.cut or v_needed and v_ask.no_lane;
             exit when v_done.ids = '{}';
             v_base := nextval('ojs.decision_seq') * 10000 - 1;
         end if;
-        -- Not before: the call may have waited, and jobs may have come or come back meanwhile.
+        -- Read the time only now: the call may have waited for the lane, and leases begin at this
+        -- time.
         v_now := ojs.now();
-        -- A statement of its own: it sees the versions of the jobs that were locked, also where another
-        -- session changed a job just before. The rows go to the caller from here, and through no other
-        -- function.
+        -- A statement of its own, so that it sees the versions of the jobs that were locked, also
+        -- where another session changed a job just before. The rows go to the caller from here, and
+        -- through no other function.
         return query
         with given as materialized (
             select g.id, g.place, g.charged, g.n, coalesce(v_ask.requests[r.at], r.at) as request,
@@ -68,7 +74,8 @@ begin
             where j.ctid = g.place and j.id = g.id and j.state = 'available'
             returning g.n, g.request, j.*
         ), leased as (
-            -- Rows of at most 128 jobs, so that they need not be compressed or put aside; in each the turns follow one another.
+            -- At most 128 jobs in a row, so that PostgreSQL need not compress or move its lists.
+            -- The jobs of a row follow one another in the order of decisions.
             insert into ojs.lease (due_at, queue, priority, jobs, ids, tenants, waits, turn, at, pool)
             select t.lease_expires_at, t.queue, t.priority, count(*), array_agg(t.id), array_agg(t.tenant_id),
                 array_agg(greatest(ojs._seconds(v_now - t.enqueued_at), 0)), v_base + min(t.n), v_now, v_ask.pool
@@ -90,33 +97,37 @@ end;
 $$;
 comment on function ojs.fetch_many(text[], int[], text[], int[], text, bigint, text, jsonb, text) is
 'Serves several FETCH requests over the same queues with one decision; each row names its request.
-Request n is for p_counts[n] jobs for worker p_worker_ids[n] (empty: none named) under a lease of
-p_visibility_timeouts_ms[n] (0: none given). The counts are 10000 in sum at most. The order of the
-rows is that of ojs.fetch; the last requests get fewer jobs, or none. By strategy least-loaded the
-requests of workers with the fewest active jobs come first, in the order listed where these are
-equal; a worker''s earlier requests count against its later ones; unregistered workers are last.
+p_counts, p_worker_ids, p_visibility_timeouts_ms: request n is for p_counts[n] jobs for worker
+p_worker_ids[n] (empty: none named) under a lease of p_visibility_timeouts_ms[n] (0: none given).
+The counts are 10000 in sum at most.
 p_max_bytes: the bytes of the jobs in sum (default 16 MiB); at least one job is returned.
-p_strategy, p_weights, p_pool, and what fewer jobs prove: as for ojs.fetch.
+p_tenant, p_strategy, p_weights, p_pool, and what fewer jobs prove: as for ojs.fetch.
+The order of the rows is that of ojs.fetch; the last requests get fewer jobs, or none. By strategy
+least-loaded the requests of workers with the fewest active jobs come first, in the order listed
+where these are equal. A worker''s earlier requests count against its later ones. Unregistered
+workers are last.
 Rows without a job:
 - request 0: the call ended early (bytes, many ended jobs, much to fold); ask again.
-- request, worker_id, attempt: the worker''s concurrency leaves room for so many jobs only.
+- request, worker_id, attempt: the worker''s concurrency allows at most so many jobs (attempt).
 - worker_id alone: the worker is to get nothing (ojs.direct_worker).
 - worker_id and meta: the worker has registered with the pool, strategy or weights in meta, which
-  differ from the first request''s; make its requests again with these.
+differ from the first request''s; make its requests again with these.
 Commit at once. Raises what ojs.fetch raises.';
 
 create or replace function ojs._prepare(p_ask ojs.ask) returns void
 language plpgsql
 as $$
 declare
-    -- Nothing has come since: no cluster comes so far. An earlier one would have the session read all of the journals.
+    -- A snapshot that no cluster reaches, so that no row is new. With an earlier one the session
+    -- would read all of the journals.
     c_none  constant pg_snapshot := '9000000000000000000:9000000000000000000:';
     v_state ojs.dispatch_state;
 begin
     v_state.levels := array[row(0, 0, 0, 0, 0, null)::ojs.level];
     p_ask.tenants := '{}';
     perform ojs._look('{}'), ojs._step(v_state, 1, 1, p_ask, false, null, ojs._nothing());
-    -- What the transaction has written itself would be taken in, without the lane.
+    -- ojs._take_in always reads the rows of its own transaction, and would fold them without the
+    -- lane. So it is executed only if there can be none.
     perform ojs._take_in(row(c_none, c_none, null, null, null, c_none), true) where pg_current_xact_id_if_assigned() is null;
     perform set_config('ojs.prepared', 'on', false);
 end;
@@ -131,9 +142,13 @@ as $$
     union all
     select h.* from jsonb_populate_record(null::ojs._handed, '{"request": 0}') h where p_cut
 $$;
-comment on function ojs._no_jobs(jsonb, boolean) is 'The rows without a job that ojs.fetch_many ends with.';
+comment on function ojs._no_jobs(jsonb, boolean) is
+'Returns the rows without a job with which ojs.fetch_many ends. p_cut: with the row of request 0.';
 
--- fetch: jobs for one worker. Locks and writes what ojs.fetch_many does; in a transaction that lasts, and for tenants, no ojs.lane.
+-- Hands out jobs to one worker.
+-- Locks what ojs.fetch_many does. In a transaction older than 20 ms, and for tenants, it does not
+-- lock ojs.lane.
+-- Writes what ojs.fetch_many does.
 create or replace function ojs.fetch(
     p_queues text[], p_count int default 1, p_worker_id text default null, p_visibility_timeout_ms int default null,
     p_tenant text default null, p_strategy text default null, p_weights anycompatible default null,
@@ -153,39 +168,45 @@ comment on function ojs.fetch(text[], int, text, int, text, text, anycompatible,
 'Hands out up to p_count jobs of the queues in fair order and returns them (ojs-core section 7.2).
 Within a queue: the highest effective priority first, then tenants by weight, then the oldest job.
 Each job is active when the transaction commits; the attempt counts.
+p_queues: 1 to 100 names.
 p_count: 1 to 10000.
+p_worker_id: the worker that gets the jobs.
 p_visibility_timeout_ms: the lease; default the job''s own, else 30000 ms. Heartbeats extend it, but
 not beyond the job''s timeout_ms.
 p_tenant: jobs of this tenant only; a tenant''s login role always gets its own.
 p_strategy, over several queues: round-robin (one job of each in turn; default), weighted (by
-p_weights), strict (all of the first queue, then of the second), least-loaded (each job from the queue
-with most jobs; a worker registered with a concurrency gets at most that many less its active jobs).
+p_weights), strict (all of the first queue, then of the second), least-loaded (each job from the
+queue with most jobs; a worker registered with a concurrency gets at most that many less its active
+jobs).
 p_weights: such as {"mail": 3}; 1 to 1000000, 1 for queues that it does not name.
-p_pool: the pool of a worker that has registered with none; default: default. The
-strategy and its weights are those of the first of these that has one: ojs.configure_pool for all
-FETCHes; ojs.configure_pool for the pool; the worker''s registration; these arguments.
+p_pool: the pool of a worker that has registered with none; default: default. The strategy and its
+weights are those of the first of these that has one: ojs.configure_pool for all FETCHes;
+ojs.configure_pool for the pool; the worker''s registration; these arguments.
 Fewer jobs than p_count: no other job was available and committed before the call began. Exceptions:
-jobs that another session had locked (the tick brings them back after a second); jobs that rules hold
-back; a worker that drains or rests (ojs.direct_worker), or a pool or worker at its concurrency; a
-call that ended early, after which the next one goes on: at 16 MiB of jobs, at 20000 rows of ended
-jobs, when thousands of statements had committed since the last decision, or at 100000 / n jobs of n
-queues, unless the strategy is strict without a min_dispatch_ratio.
-Commit soon: while the transaction stays open, each other session waits 100 ms for it, and fetches without
-the order of one decision for the next 10 seconds; PostgreSQL ends the session when it idles for 10
-seconds. A caller that has been in its transaction for 20 ms does not take the lane; it holds up only
-tenants and queues whose limits count its jobs.
+- jobs that another session had locked; the tick brings them back after a second;
+- jobs that rules hold back;
+- a worker that drains or rests (ojs.direct_worker), or a pool or worker at its concurrency;
+- a call that ended early, after which the next one goes on: at 16 MiB of jobs, at 20000 rows of
+ended jobs, when thousands of statements had committed since the last decision, or at 100000 / n
+jobs of n queues, unless the strategy is strict without a min_dispatch_ratio.
+Commit soon: while the transaction stays open, each other session waits 100 ms for it once, and then
+fetches for 10 seconds outside the common order of decisions. PostgreSQL ends the session when it
+idles for 10 seconds. A caller that has been in its transaction for 20 ms does not take the lane; it
+holds up only tenants and queues whose limits count its jobs.
 Needs read committed. Raises invalid_request, unsupported, TENANT_ACCESS_DENIED; conflict in a
 transaction that has enqueued jobs by more than 2000 statements; backend_unavailable after a logical
 restore until ojs.rebuild.';
 
--- An error shows the statement that it comes from; so the columns are listed here and not where fetch_many is called.
+-- A function of its own for the list of columns: the context of an error shows the whole statement
+-- that raised it.
 create or replace function ojs._fetch_one(
     p_queues text[], p_count int, p_worker_id text, p_visibility_timeout_ms int, p_tenant text,
     p_strategy text,
     p_weights jsonb, p_pool text) returns setof ojs.job
 language sql stable
 as $$
-    -- To fetch_many 0 means that nothing was given.
+    -- ojs.fetch_many takes a timeout of 0 as not given. From a caller it is an error, so -1 is
+    -- passed on.
     select f.state, f.attempt, f.lease, f.started_at, f.lease_expires_at, f.finished_at, f.retry_at, f.enqueued_at, f.worker_id, f.pool,
         f.charged, f.errors, f.result, f.seq, f.tenant_id, f.id, f.queue, f.type, f.priority, f.max_attempts, f.created_at, f.scheduled_at,
         f.expires_at, f.timeout_ms, f.visibility_timeout_ms, f.tags, f.args, f.meta, f.retry, f.options, f.extra
@@ -195,7 +216,8 @@ as $$
     where f.id is not null
 $$;
 comment on function ojs._fetch_one(text[], int, text, int, text, text, jsonb, text) is
-'ojs.fetch_many for one caller. Becomes part of the query that asks, for which it is called stable.';
+'Calls ojs.fetch_many for one caller. It writes, but is declared stable, or it could not be inlined.
+Becomes part of the query that asks.';
 
 create or replace function ojs._ask(p_queues text[], p_counts int[], p_worker_ids text[], p_timeouts_ms int[], p_tenant text,
     p_max_bytes bigint, p_strategy text, p_weights jsonb, p_pool text) returns ojs.ask
@@ -213,14 +235,17 @@ declare
     v_at_limit boolean;
     v_fresh   boolean;
 begin
-    -- All that has to be known before, in one statement: each costs more to begin than to do.
+    -- One statement reads all that has to be known before, because beginning a statement costs more
+    -- than these reads.
     select ojs._trusted() and p_tenant is null, ojs._copied(f),
         exists (select from ojs.worker w where w.apart and w.tenant_id = coalesce(p_tenant, '') and w.worker_id = any (p_worker_ids)
             and (w.resting or w.pool is distinct from coalesce(p_pool, 'default') or num_nonnulls(w.strategy, w.weights) > 0)),
         exists (select from ojs.worker w where w.tenant_id = coalesce(p_tenant, '') and w.worker_id = any (p_worker_ids)
             and (p_pool is not null and w.pool is null or ojs._asks_anew(w.queues, w.asks, w.asked_at, p_queues))),
         exists (select from ojs.pool), q.queues, least(r.jobs, 10001), r.starts,
-        -- All at one moment: between two looks a decision could take a job from where the second looks to where the first has looked.
+        -- Of one snapshot: with two, a decision in between could move a job from a list that the
+        -- second read looks at to one that the first has looked at, and the call would end as if
+        -- there were none.
         coalesce(l.ready, false), coalesce(l.at_limit, false), f.part_xid is not null or exists (
             select from ojs._since(f.snapshot, null, true) u
             where u.to_state = 'available' and u.queue = any (q.queues) or u.from_state = 'active'),
@@ -270,10 +295,11 @@ begin
     if not v_trusted then
         v_ask.tenant := ojs._session_tenant(p_tenant);
         v_ask.tenants := case when v_ask.tenant is not null then array[v_ask.tenant] end;
-        -- A tenant must not keep others waiting.
+        -- A tenant's login does not take the lane: it could keep the sessions of all tenants
+        -- waiting.
         v_ask.no_lane := ojs.current_tenant() is not null;
     end if;
-    -- Nor must a caller that stays in its transaction, unless it holds the lane already.
+    -- A caller that stays in its transaction does not, either, unless it holds the lane already.
     v_ask.no_lane := v_ask.no_lane or ojs._lingers() and current_setting('ojs.lane', true) is distinct from 'held';
     if v_apart or v_ask.no_lane then
         v_ask := ojs._without_others(v_ask, p_counts, p_queues, p_pool);
@@ -284,6 +310,8 @@ begin
     if v_news and not v_ask.no_lane and not ojs._lingers() then
         perform ojs._note_fetch(coalesce(v_ask.tenant, ''), p_worker_ids, p_pool, p_queues);
     end if;
+    -- No job is possible, so the call ends here and writes nothing. A tenant at its limit and a
+    -- choice of tenants need a closer look (ojs._work_for).
     if v_ask.queues = '{}' or not (v_ready or v_at_limit or v_fresh)
             or not v_fresh and (v_at_limit or coalesce(v_ask.tenants, v_ask.except_tenants) is not null) and not ojs._work_for(v_ask)
             or v_ask.pool_limited is true and ojs._pool_room(v_ask.pool) = 0 then
@@ -293,8 +321,9 @@ begin
 end;
 $$;
 comment on function ojs._ask(text[], int[], text[], int[], text, bigint, text, jsonb, text) is
-'What a FETCH asks for, once it may ask; count 0: there is certainly no job for it. Writes nothing, so that idle polling leaves no trace.
-Raises why it may not ask.';
+'Checks a FETCH and returns what it asks for; count 0: there is certainly no job for it.
+Writes nothing for a poll that finds no job, but for a registered worker that asks for other queues
+than before (ojs._note_fetch). Raises why a FETCH is refused.';
 
 create or replace function ojs._work_for(p_ask ojs.ask) returns boolean
 language plpgsql stable
@@ -309,8 +338,9 @@ begin
 end;
 $$;
 comment on function ojs._work_for(ojs.ask) is
-'Whether a FETCH could find a job where nothing has come since the last decision: some tenant of it
-is in the ring, or attempts have ended, so that one may be that was at its limit.';
+'Returns whether a FETCH may find a job although the journal has no new ones.
+That is if a tenant it may serve is in a ring (without the lane: or at its limit), or if attempts
+have ended under a limit, so that a tenant may be below its limit again.';
 
 create or replace function ojs._open_queues(p_queues text[]) returns table (queues text[])
 language sql stable rows 1
@@ -321,8 +351,9 @@ as $$
         group by q.queue order by min(q.n)) else '{}'::text[] end
 $$;
 comment on function ojs._open_queues(text[]) is
-'The one place for pauses of queues: those of the queues from which jobs may be handed out now, each once; none while dispatch is
-held. Becomes part of the query that asks.';
+'Returns the queues from which jobs may be handed out now, each once, without paused ones.
+This is the one place for pauses of queues. No queue while dispatch is held. Becomes part of the
+query that asks.';
 
 create or replace function ojs._refuse_fetch(p_fault text) returns void
 language plpgsql
@@ -344,4 +375,5 @@ begin
     end case;
 end;
 $$;
-comment on function ojs._refuse_fetch(text) is 'Raises why a FETCH is refused; p_fault: as ojs._ask has found it.';
+comment on function ojs._refuse_fetch(text) is
+'Raises why a FETCH is refused. p_fault: as ojs._ask found it.';

@@ -1,13 +1,17 @@
--- The fold takes in what the journals gained since the last fold: exactly the rows that are visible now and were not to the snapshot
--- stored then, so that none is missed whose transaction committed late. A tenant that comes with work joins. Jobs behind its cursor become
--- ranges to revisit, one per transaction, however many jobs it brought. Only under the row of ojs.lane.
+-- The fold reads what the journals gained since the last fold: the rows that are visible now and
+-- were not visible to the snapshot stored then. So it reads each row once, also of a transaction
+-- that committed late. A tenant with new work joins the ring. Jobs behind its cursor become ranges
+-- to revisit: one per transaction, however many jobs it brought. Needs the lane.
 
 comment on type ojs.news is
-'What a decision has to know once it holds the lane. fold: how far decisions have taken in the journals; upto: how far they can be taken in
-now; rows: how many rows of ojs.journal with a lo lie between, one more than a bite at most; own: how many of them are of the asking
-transaction; uncharged: whether attempts are to be charged; ruled: whether rules have changed; limits: whether rules limit how many jobs may
-run; rules: whether they do, or are about tenants; states: the queues that ever had
-work, in the order asked for.';
+'What a decision has to know once it holds the lane.
+fold: how far the journals are folded; upto: how far they can be folded now.
+rows: how many rows of ojs.journal with a lo lie in between, counted up to one more than a fold
+reads; own: how many of these are of the running transaction.
+uncharged: whether attempts are to be charged; ruled: whether rules have changed.
+limits: whether rules limit how many jobs may run; rules: whether there are such rules, or rules
+about tenants.
+states: the queues that ever had work, in the order asked for.';
 
 create or replace function ojs._rules_there(out limits boolean, out rules boolean) returns setof record
 language sql stable rows 1
@@ -16,7 +20,9 @@ as $$
         exists (select from ojs.rule r where r.tenant_id <> '' or r.most is not null)
 $$;
 comment on function ojs._rules_there() is
-'Whether rules limit how many jobs may run, and whether they do, or are about tenants. Becomes part of the query that asks.';
+'Returns which rules there are.
+limits: rules that limit how many jobs may run; rules: such rules, or rules about tenants. Becomes
+part of the query that asks.';
 
 create or replace function ojs._states(p_queues text[]) returns table (states ojs.dispatch_state[])
 language sql stable rows 1
@@ -25,7 +31,8 @@ as $$
         cross join lateral ojs._state(q.queue) s order by q.n)
 $$;
 comment on function ojs._states(text[]) is
-'What decisions know of the queues that ever had work, in the order asked for. Becomes part of the query that asks.';
+'Returns the rows of ojs.dispatch_state of the queues that ever had work, in the order asked for.
+Becomes part of the query that asks.';
 
 create or replace function ojs._look(p_queues text[]) returns setof ojs.news
 language sql stable rows 1
@@ -44,13 +51,15 @@ as $$
     cross join ojs._rules_there() r
     cross join ojs._states(p_queues) s
 $$;
-comment on function ojs._look(text[]) is 'What a decision over some queues has to know once it holds the lane, in one statement.';
+comment on function ojs._look(text[]) is
+'Reads, in one statement, what a decision over some queues has to know once it holds the lane.';
 
 create or replace function ojs._ends_wait(p_news ojs.news) returns boolean
 language plpgsql stable
 as $$
 declare
-    -- Taking in ends costs a version of a row for each tenant and limit. As long as there are few, it is cheaper to add them up.
+    -- To fold ends writes a row for each tenant and limit. While there are few ends, it is cheaper
+    -- to add them up with each call.
     c_few constant int := 200;
 begin
     return exists (select from ojs._ends((p_news.fold).snapshot, null) offset case when exists (
@@ -58,18 +67,21 @@ begin
 end;
 $$;
 comment on function ojs._ends_wait(ojs.news) is
-'Whether ends of attempts are to be taken in: 200 rows of the journals, or one where tenants of the queues asked for are at their limit.';
+'Returns whether ends of attempts alone are reason to fold: more than 200 rows of the journals, or
+one while a tenant of the queues is at its limit.';
 
 create or replace function ojs._bite() returns int
 language sql immutable
 as $$ select 2000 $$;
 comment on function ojs._bite() is
-'How many rows of the journal one fold takes in at most, while others wait for the lane. Becomes part of the expression that asks.';
+'Returns how many rows of the journal one fold reads at most, because other sessions wait for the
+lane. Becomes part of the expression that asks.';
 
 create or replace function ojs._patience() returns interval
 language sql immutable
 as $$ select interval '100 milliseconds' $$;
-comment on function ojs._patience() is 'How long a call goes on taking in the journal while others wait for the lane.';
+comment on function ojs._patience() is
+'Returns for how long a call goes on folding while other sessions wait for the lane.';
 
 create or replace function ojs._fold(p_news ojs.news) returns boolean
 language plpgsql
@@ -80,31 +92,36 @@ declare
     v_more  boolean := true;
 begin
     if p_news.own > ojs._bite() then
-        -- What this transaction did stays new until it commits, so each FETCH would take in all of it, under the lane.
+        -- Rows of this transaction stay new until it commits. Each FETCH in it would fold all of
+        -- them again, under the lane.
         perform ojs._raise('OJ409', format('this transaction has enqueued jobs by more than %s statements: commit it before it fetches',
             ojs._bite()), '{"field": "transaction"}');
     elsif v_fold.part_xid is not null then
+        -- The last fold stopped within a transaction: go on there.
         v_slice := row(null, null, v_fold.part_xid, v_fold.part_lo, (select max(j.lo) from (select j.lo from ojs.journal j
             where j.xid = v_fold.part_xid and j.lo > v_fold.part_lo order by j.lo limit ojs._bite()) j), v_fold.snapshot);
     else
-        -- Changes of rules have a lo of 0.
+        -- after_lo is -1, because rows about changed rules have a lo of 0.
         v_slice := row(v_fold.snapshot, p_news.upto, null, -1, null, p_news.upto);
         if p_news.rows > ojs._bite() then
             select e.o_xid, e.o_lo into v_slice.part_xid, v_slice.upto_lo from ojs._bite_end(v_fold.snapshot, p_news.upto, ojs._bite()) e;
         end if;
-        -- Taking in more at once would keep everybody waiting. So transactions are taken in by their order, and of the last one a part. Of
-        -- the running transaction's own rows nothing is left for a next bite: they are taken in each time.
+        -- To fold more at once would keep other sessions waiting. Transactions are folded in the
+        -- order of their ids, and of the last one only a part. The rows of the running transaction
+        -- are not part of this: each fold reads all of them.
         v_more := v_slice.part_xid is not null;
         if v_more then
             v_slice.upto := ojs._snapshot_part(v_fold.snapshot, p_news.upto, v_slice.part_xid, false);
             v_slice.becomes := ojs._snapshot_part(v_fold.snapshot, p_news.upto, v_slice.part_xid, true);
         end if;
     end if;
-    -- A part may hold a change of a rule that p_news, which reads as many rows, has not seen.
+    -- A part may have a changed rule that p_news does not show, because ojs._look reads one row
+    -- more than a fold at most.
     if p_news.limits or p_news.ruled or v_more then
         v_slice := ojs._take_in_ends(v_slice, p_news.ruled or v_more, v_more);
     end if;
-    -- Where rules have changed, the slice goes further than what p_news has seen.
+    -- Where rules have changed, ojs._take_in_ends may have extended the slice, and p_news does not
+    -- say whether the new rows hold attempts to be charged.
     perform ojs._take_in(v_slice, p_news.uncharged or p_news.ruled or v_more) where p_news.rows > 0 or v_more;
     update ojs.fold f set rev = f.rev + 1, snapshot = v_slice.becomes, part_lo = v_slice.upto_lo,
         part_xid = case when v_slice.upto_lo is not null then v_slice.part_xid end
@@ -113,8 +130,9 @@ begin
 end;
 $$;
 comment on function ojs._fold(ojs.news) is
-'Takes in what the journals gained since the last fold, about 2000 rows at most, and returns whether
-there may be more. Raises conflict for a transaction with more than 2000 rows of its own.';
+'Folds what the journals gained since the last fold, about 2000 rows at most.
+Returns whether there may be more. Raises conflict for a transaction with more than 2000 rows of its
+own.';
 
 create or replace function ojs._fold_on() returns void
 language plpgsql
@@ -129,7 +147,8 @@ begin
     end loop;
 end;
 $$;
-comment on function ojs._fold_on() is 'Folds bite after bite, until there is no more or others have waited long enough.';
+comment on function ojs._fold_on() is
+'Folds, 2000 rows at a time, until there is no more or 100 ms have passed.';
 
 create or replace function ojs._bite_end(p_from pg_snapshot, p_to pg_snapshot, p_rows int, out o_xid xid8, out o_lo bigint)
 language plpgsql
@@ -138,6 +157,8 @@ declare
     v_left int := p_rows;
     v_seen record;
 begin
+    -- Transactions that p_from lists as in progress began before all others that are new to it, so
+    -- they are first in the order of ids.
     for o_xid in select x from pg_snapshot_xip(p_from) x where pg_visible_in_snapshot(x, p_to) order by x loop
         select count(*) as rows, max(j.lo) as lo into v_seen
         from (select j.lo from ojs.journal j where j.xid = o_xid and j.lo is not null order by j.lo limit v_left) j;
@@ -153,8 +174,8 @@ begin
 end;
 $$;
 comment on function ojs._bite_end(pg_snapshot, pg_snapshot, int) is
-'Finds where a fold of p_rows rows ends, of the rows that p_to sees and p_from does not: the
-transaction and the lo of the last one.';
+'Returns where a fold of p_rows rows ends: the transaction and the lo of its last row.
+The rows are those that p_to sees and p_from does not, in the order of transaction ids and lo.';
 
 create or replace function ojs._fresh(p_slice ojs.slice) returns setof ojs._movement
 language sql stable rows 10
@@ -163,11 +184,13 @@ as $$
     union all
     select m.* from ojs._movement m where m.xid = (p_slice).part_xid and m.lo > (p_slice).after_lo and m.lo <= (p_slice).upto_lo
     union all
-    -- What the running transaction did counts. It stays fresh, because the transaction may do more that must not be missed.
+    -- The rows of the running transaction count, too. No fold before its commit may mark them as
+    -- read, because the transaction may write more.
     select m.* from ojs._movement m where m.xid = pg_current_xact_id_if_assigned() and m.lo is not null
 $$;
 comment on function ojs._fresh(ojs.slice) is
-'Rows of ojs.journal with a lo in a slice, and those of the running transaction.';
+'Returns the rows of ojs.journal with a lo that a fold reads: those of its slice, and those of the
+running transaction.';
 
 create or replace function ojs._take_in(p_slice ojs.slice, p_uncharged boolean) returns void
 language plpgsql
@@ -175,10 +198,11 @@ as $$
 declare
     v_back record;
 begin
-    -- Settle what attempts took first: that moves the low of levels, and tenants join at the low.
+    -- Charge ended attempts first: that moves the low of levels, and tenants join at the low.
     perform ojs._charge_ends(p_slice) where p_uncharged;
     for v_back in
-        -- Tenants that join together are numbered (ojs._join_at), and their order must not depend on the plan.
+        -- Sorted, because ojs._join_at numbers the tenants that join together, and their order must
+        -- not depend on the plan.
         with came as materialized (
             select c.*, row_number() over (partition by c.queue, c.tenant_id order by c.job_priority desc) as nth
             from ojs._came(p_slice) c order by c.queue, c.tenant_id, c.job_priority desc
@@ -192,7 +216,9 @@ begin
                     and f.priority = c.priority and f.tenant_id = c.tenant_id order by f.rev desc limit 1) f on true
                 left join lateral (select l.* from unnest(c.levels) l where l.priority = c.priority) l on true
                 cross join lateral ojs._weight_in(c.queue, c.tenant_id, c.own_weight, c.throttle) w
-                -- Where priorities order a tenant's own jobs only, ojs._take_in_own does the rest, but for tenants that are new.
+                -- In a queue with priority_scope tenant only new tenants join here, with their
+                -- highest priority; ojs._take_in_own does the rest. A tenant in the ring whose new
+                -- jobs lie ahead of its cursor needs nothing.
                 where (not c.own_order or c.nth = 1 and f.spot is null)
                     and ((f.ready or f.at_limit) is not true or c.lo <= f.head or c.lo < f.vtime and c.unit = 'none')
             ) k
@@ -201,7 +227,8 @@ begin
             select k.queue, k.priority, k.tenant_id, true, k.joins_at, k.weight, k.job_priority, k.lo - 1
             from known k where k.spot is null
         ), rejoined as (
-            -- By its place: by its key the row would be joined, and a plan that was made while the table was small reads all of it.
+            -- By ctid: with the key it would be a join, and a plan that was made while the table
+            -- was small reads the whole table.
             update ojs.tenant_fairness f set rev = f.rev + 1, ready = f.ready or not k.works, weight = k.weight,
                 vtime = case when k.works then least(f.vtime, k.lo) else k.joins_at end
             from known k where f.ctid = k.spot and (not k.works or k.in_order)
@@ -220,6 +247,7 @@ begin
             update ojs.dispatch_state s set rev = s.rev + 1, levels = c.levels, idle_at = ojs._idle_at(c.levels)
             from changed c where s.ctid = c.spot
         )
+        -- Only what lies behind the cursor becomes a range. The cursor will come to the rest.
         select k.queue, k.priority, k.tenant_id, array_agg(r.lo) as los, array_agg(least(r.hi, k.head)) as his, null::int[] as own
         from known k cross join lateral unnest(k.los, k.his) r(lo, hi) where r.lo <= k.head group by k.queue, k.priority, k.tenant_id
         union all
@@ -232,15 +260,18 @@ begin
             perform ojs._revisit(v_back.queue, v_back.priority, v_back.tenant_id, v_back.los, v_back.his);
         end if;
     end loop;
+    -- After the tenants have joined: a tenant without a row cannot be charged.
     perform ojs._charge_taken(p_slice) where p_uncharged;
 end;
 $$;
 comment on function ojs._take_in(ojs.slice, boolean) is
-'Has the tenants of jobs that became available join the ring, and the jobs that lie behind their cursors revisited. p_uncharged: attempts
-are to be charged, too.';
+'Has the tenants of jobs that became available join the ring, and jobs behind their cursors
+revisited.
+p_uncharged: attempts are to be charged, too.';
 
--- Jobs of one transaction become one range. It may cover jobs that were looked at before; these are passed. A range per row would keep
--- everybody waiting when a transaction brings very many.
+-- The jobs of one transaction become one range. It may cover jobs that were read before; these are
+-- passed. With a range per row, a transaction with very many rows would keep other sessions
+-- waiting.
 create or replace function ojs._came(p_slice ojs.slice) returns table (
     queue text, tenant_id text, job_priority int, priority int, unit ojs.unit, own_order boolean, levels ojs.level[], state_spot tid,
     own_weight numeric, throttle numeric, lo bigint, los bigint[], his bigint[]
@@ -260,5 +291,7 @@ as $$
     cross join lateral ojs._rank(x.queue, x.priority, t.priority_boost) r
 $$;
 comment on function ojs._came(ojs.slice) is
-'Tenants with jobs that became available, per queue and priority, with the first job, the ranges of job.seq in which the jobs lie, one per
-transaction, what decisions know of the queue, and the tenant''s own weight and throttle.';
+'Returns the tenants with jobs that became available in a slice, per queue and priority.
+lo: the first job.seq; los, his: the ranges of job.seq, one per transaction; unit, own_order,
+levels, state_spot: from the queue''s row of ojs.dispatch_state; own_weight, throttle: the
+tenant''s.';

@@ -1,4 +1,5 @@
--- What nobody uses leaves: levels, queues, and lists of queues. Otherwise priorities and names that were used once would stay for ever.
+-- Removes levels, queues and lists of queues (ojs.rotation) that have not been used for an hour.
+-- Otherwise a priority or name that was used once would stay for ever.
 
 create or replace function ojs._forget(p_now timestamptz) returns void
 language plpgsql
@@ -10,6 +11,7 @@ declare
     v_state  ojs.dispatch_state;
     v_left   int := c_rows;
 begin
+    -- First without the lane, because nearly always there is nothing to remove.
     if not exists (select from ojs.dispatch_state s where s.idle_at < v_before)
             and not exists (select from ojs.rotation r where r.used_at < v_before) then
         return;
@@ -26,9 +28,10 @@ begin
 end;
 $$;
 comment on function ojs._forget(timestamptz) is
-'Removes levels at which no tenant has had work for an hour, with the rows of their tenants, about 1000 rows at most; queues without a
-level; and lists of queues that nobody has asked for in that time. Another session decides at this
-moment: does nothing. For the tick, at its end.';
+'Removes levels, queues and lists of queues that have not been used for an hour.
+A level goes with the rows of its tenants, about 1000 rows in one call; a queue with default
+settings goes when it has no level. If another session holds the lane, does nothing. For the tick,
+at its end.';
 
 create or replace function ojs._forget_levels(p_state ojs.dispatch_state, p_before timestamptz, p_rows int) returns int
 language plpgsql
@@ -44,7 +47,7 @@ begin
     where f.ctid = o.spot;
     get diagnostics v_rows = row_count;
     if v_rows < p_rows then
-        -- Rows of tenants are found by their level, so it goes last.
+        -- Rows of tenants are found by their level, so the level goes after the last of them.
         v_levels := array(select l from unnest(p_state.levels) l where (l.idle_at < p_before) is not true order by l.priority desc);
         if v_levels = '{}' and p_state.unit = 'jobs' and not p_state.own_order then
             delete from ojs.dispatch_state s where s.queue = p_state.queue and s.rev = p_state.rev;
@@ -57,5 +60,5 @@ begin
 end;
 $$;
 comment on function ojs._forget_levels(ojs.dispatch_state, timestamptz, int) is
-'Removes up to p_rows rows of tenants of levels of a queue that have been idle since p_before, and, when none is left, these levels; returns
-how many rows.';
+'Removes up to p_rows rows of tenants at levels of a queue that were idle before p_before.
+When no row is left, removes these levels, too. Returns how many rows it removed, and one.';

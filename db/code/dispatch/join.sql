@@ -1,27 +1,35 @@
--- Joining: at which time a tenant begins that comes with work; and what is charged afterwards. Only under the row of ojs.lane.
+-- Joining: the virtual time at which a tenant begins that comes with work. And charging afterwards:
+-- for jobs handed out without the lane, and for how long attempts ran. All writes here need the
+-- lane.
 
 comment on type ojs.slice is
-'What one fold takes in of ojs.journal: rows that upto sees and seen does not, and those of the transaction part_xid whose lo lies behind
-after_lo and up to upto_lo (null: none of such). becomes: what decisions have taken in afterwards.';
+'The rows of ojs.journal that one fold reads.
+seen, upto: rows that upto sees and seen does not.
+part_xid, after_lo, upto_lo: of this transaction also the rows with a lo above after_lo, up to
+upto_lo (null: no rows).
+becomes: the snapshot that ojs.fold has afterwards.';
 
 create or replace function ojs._join_at(p_own numeric, p_low numeric, p_weight numeric, p_joined bigint, p_nth bigint default 1)
 returns numeric
 language sql immutable
 as $$ select greatest(p_own, coalesce(p_low, 0) + round((coalesce(p_joined, 0) + p_nth) * 0.6180339887498949 % 1 / p_weight, 15)) $$;
 comment on function ojs._join_at(numeric, numeric, numeric, bigint, bigint) is
-'Returns the virtual time at which a tenant joins a ring: the low of the level plus a fraction of
-one step (1 / weight), or its own old time if that is later. Each tenant that joins gets the next of
-evenly spread fractions, so that tenants that join together do not all go before tenants that wait.
-p_own: the time it had when it left, if any; p_low, p_joined: those of the level, if there is
-one; p_nth: which one it is of the tenants that join now. Each level counts its own tenants; one count
-for all would leave a level with fractions that lie close together.';
+'Returns the virtual time at which a tenant joins a ring.
+That is the low of the level plus a fraction of one step (1 / weight), or its own old time if that
+is later. Each tenant that joins gets the next of evenly spread fractions, so that tenants that join
+together do not all go before tenants that wait.
+p_own: the time it had when it left, if any.
+p_low, p_joined: of the level, if there is one. Each level counts its own tenants; with one count
+for all, a level could get fractions that lie close together.
+p_nth: its number among the tenants that join now.';
 
 create or replace function ojs._deficit(p_low numeric, p_vtime numeric, p_weight numeric) returns numeric
 language sql immutable
 as $$ select round((p_low - p_vtime) * p_weight, 6) $$;
 comment on function ojs._deficit(numeric, numeric, numeric) is
-'A tenant''s deficit, in the unit of its queue: 0 for the tenant that is next; less: so much it has had ahead of that one. p_low: of its
-level; then its time and weight. Becomes part of the query that asks.';
+'Returns a tenant''s deficit in the unit of its queue: 0 for the tenant that is next, less than 0 by
+how much it has had ahead of that tenant.
+p_low: of its level; p_vtime, p_weight: its time and weight. Becomes part of the query that asks.';
 
 create or replace function ojs._lowest(p_queue text, p_level ojs.level, p_but text[]) returns numeric
 language plpgsql stable
@@ -34,8 +42,8 @@ begin
 end;
 $$;
 comment on function ojs._lowest(text, ojs.level, text[]) is
-'The lowest virtual time in the ring of a level, without the tenants p_but; null: there is no such
-tenant.';
+'Returns the lowest virtual time in the ring of a level, without the tenants p_but; null: there is
+no other tenant.';
 
 create or replace function ojs._raise_times(
     p_queue text, p_level ojs.level, p_unit ojs.unit, p_tenants text[], p_back boolean default false
@@ -62,11 +70,13 @@ begin
 end;
 $$;
 comment on function ojs._raise_times(text, ojs.level, ojs.unit, text[], boolean) is
-'Raises the virtual times of p_tenants, whose jobs only one isolated pool gets, all by the same
-step, so that the lowest is the low of the level. Other FETCHes pass over these tenants, so the low
-may have passed them; without this a tenant that joins at the low would wait until they have caught
-up. p_back: lowers times to the low, too, also of tenants without work. That is for when all workers
-get their jobs again: they would wait for as many jobs as the pool has given them.';
+'Raises the virtual times of p_tenants by one common step, so that the lowest is the low of the
+level.
+For tenants whose jobs only one isolated pool gets. Other FETCHes pass over these tenants, so the
+low may have risen above their times; without this a tenant that joins at the low would wait until
+they have caught up.
+p_back: lowers times to the low, too, also of tenants without work. For when all workers get their
+jobs again: otherwise they would wait for as many jobs as the pool has given them.';
 
 create or replace function ojs._charge(p_queue text, p_priority int, p_tenant text, p_unit ojs.unit, p_jobs int, p_price float8)
 returns void
@@ -79,6 +89,7 @@ declare
 begin
     select * into v_fair from ojs._fair(p_queue, p_priority, p_tenant);
     select * into v_level from ojs._level(p_queue, p_priority);
+    -- The tenant or level has been forgotten (ojs._forget): there is no time to move.
     if v_fair.queue is null or v_level.priority is null then
         return;
     end if;
@@ -86,19 +97,21 @@ begin
     update ojs.tenant_fairness f set rev = f.rev + 1, vtime = v_own, charged = f.charged + p_jobs
     where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant and f.rev = v_fair.rev;
     if v_fair.ready then
-        -- Where all callers fetch without the lane the low rises, too; otherwise tenants that join at
-        -- the low would be served alone until they have caught up with the tenants in the ring.
+        -- The low rises here, too, for when all callers fetch without the lane. Otherwise tenants
+        -- that join at the low would be served alone until they have caught up with the tenants in
+        -- the ring.
         perform ojs._change_level(p_queue, row(p_priority, null, 0, 0, 0, null),
             case when v_own < v_fair.vtime then least(v_level.low, v_own) else ojs._lowest(p_queue, v_level, null) end);
     elsif v_level.ready = 0 and v_own > v_fair.vtime then
-        -- Tenants that come begin where the last one was, as when it left.
+        -- The ring is empty: tenants that join later begin where the last tenant was.
         perform ojs._change_level(p_queue, row(p_priority, null, 0, 0, 0, null), greatest(v_level.low, v_own));
     end if;
 end;
 $$;
 comment on function ojs._charge(text, int, text, ojs.unit, int, float8) is
-'Charges a tenant afterwards: for p_jobs jobs that were handed out without the lane, or (0) for what attempts took, less than 0 where they
-took less than it was charged; p_price in sum.';
+'Charges a tenant afterwards.
+p_jobs: for how many jobs that were handed out without the lane; 0: for how long attempts ran.
+p_price: the price in sum; less than 0 if attempts ran for less time than was charged.';
 
 create or replace function ojs._charge_ends(p_slice ojs.slice) returns void
 language plpgsql
@@ -116,14 +129,15 @@ begin
 end;
 $$;
 comment on function ojs._charge_ends(ojs.slice) is
-'Settles with tenants that share by time for what their attempts took.';
+'Charges tenants that share by time for how much longer their ended attempts ran than was charged,
+or refunds the rest.';
 
 create or replace function ojs._charge_end(p_queue text, p_priority int, p_tenant text, p_jobs int, p_price float8, p_seconds float8)
 returns void
 language plpgsql
 as $$
 declare
-    -- What is charged beforehand keeps a tenant from others' workers until it is known to be wrong.
+    -- At most 600 seconds: a tenant charged for too long an attempt waits until it ends.
     c_most constant real := 600;
     v_fair ojs.tenant_fairness;
     v_low  numeric;
@@ -133,14 +147,16 @@ begin
         return;
     end if;
     if p_price < 0 then
-        -- A refund moves a tenant at most one job before the next tenant; otherwise tenants that joined meanwhile would wait for all of it.
+        -- A refund moves a tenant at most one job before the next tenant. Otherwise tenants that
+        -- joined meanwhile would wait for all of it.
         v_low := (select ojs._lowest(p_queue, l, array[p_tenant]) from ojs._level(p_queue, p_priority) l);
         if v_low is not null then
             p_price := greatest(p_price, least(0, (v_low - v_fair.vtime) * v_fair.weight - v_fair.seconds));
         end if;
     end if;
     perform ojs._charge(p_queue, p_priority, p_tenant, 'time', 0, coalesce(p_price, 0));
-    -- Some five attempts change what is expected of the next one; a slower average would mischarge jobs of another kind for long.
+    -- The average follows the last five attempts or so. A slower one would charge wrong prices for
+    -- many jobs of another kind.
     update ojs.tenant_fairness f
     set rev = f.rev + 1, seconds = greatest(0.001, least(c_most, f.seconds + (p_seconds / p_jobs - f.seconds) * (1 - 0.8 ^ p_jobs)))
     where p_jobs > 0 and f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant
@@ -148,7 +164,10 @@ begin
 end;
 $$;
 comment on function ojs._charge_end(text, int, text, int, float8, float8) is
-'Settles with a tenant for p_jobs attempts that ended and ran p_seconds in sum, p_price more than it was charged; 0: for some that go on.';
+'Charges a tenant that shares by time for attempts that ended, and adapts how long its next attempt
+is expected to run.
+p_jobs: how many attempts (0: none ended, some have run longer); p_price: seconds beyond those
+charged, in sum; p_seconds: how long the attempts ran, in sum.';
 
 create or replace function ojs._charge_taken(p_slice ojs.slice) returns void
 language plpgsql
@@ -167,8 +186,8 @@ begin
         cross join lateral ojs._rank(x.queue, x.job_priority, t.priority_boost) r
     loop
         perform ojs._charge(v_taken.queue, v_taken.priority, v_taken.tenant_id, v_taken.unit, v_taken.jobs, v_taken.price);
-        -- Where all callers fetch without the lane, no decision moves the cursor. Without moving it here, each of them would walk past all
-        -- jobs that were handed out before.
+        -- If all callers fetch without the lane, no decision moves the cursor. Without this loop
+        -- each of them would read past all jobs that were handed out before.
         for i in 0 .. least(v_taken.jobs / 5000, 4) loop
             exit when ojs._pass_ended(v_taken.queue, v_taken.priority, v_taken.tenant_id) = 0;
         end loop;
@@ -176,4 +195,5 @@ begin
 end;
 $$;
 comment on function ojs._charge_taken(ojs.slice) is
-'Charges the tenants for jobs that were handed out without the lane, and moves their cursors past them.';
+'Charges the tenants for jobs that were handed out without the lane, and moves their cursors past
+these jobs.';

@@ -1,4 +1,5 @@
--- The lane, and the state of fairness as it is now.
+-- The lane, which makes decisions happen one after another; and reading and writing the state of
+-- fairness as it is now.
 
 create or replace function ojs._enter_lane(p_patience_ms int default 0) returns boolean
 language plpgsql
@@ -7,7 +8,8 @@ declare
     v_lock_timeout text := current_setting('lock_timeout');
     v_held         boolean;
 begin
-    -- The guards are set by the statement that locks, behind the lock (offset 0): only a session that holds the lane gets them.
+    -- The statement that locks sets the guards, after the lock (offset 0), so only a session that
+    -- holds the lane has them.
     select ojs._guard(true) into v_held from (select from ojs.lane l where l.lane = 0 for update skip locked offset 0) l;
     if not found then
         if p_patience_ms < 0 then
@@ -16,9 +18,11 @@ begin
             begin
                 perform set_config('lock_timeout', p_patience_ms::text, true);
                 perform from ojs.lane l where l.lane = 0 for update;
+            -- The rollback to before this block restores lock_timeout, too.
             exception when lock_not_available or deadlock_detected then
                 return false;
             end;
+            -- The wait for the lane alone is limited, not the statements that follow.
             perform set_config('lock_timeout', v_lock_timeout, true);
         else
             perform from ojs.lane l where l.lane = 0 for update;
@@ -29,8 +33,9 @@ begin
 end;
 $$;
 comment on function ojs._enter_lane(int) is
-'Waits for the row of ojs.lane, p_patience_ms at most (0: as long as it takes; negative: not at all), and returns whether the session holds
-it, which it does until its transaction ends. Sets the guards of ojs._guard.';
+'Locks the row of ojs.lane until the transaction ends, and returns whether the session holds it.
+p_patience_ms: how long to wait; 0: without limit; negative: not at all. Sets the timeouts of
+ojs._guard.';
 
 create or replace function ojs._guard(p_lane boolean) returns boolean
 language sql
@@ -38,27 +43,29 @@ as $$
     select num_nulls(case when p_lane then set_config('ojs.lane', 'held', true) end,
         case when current_setting('idle_in_transaction_session_timeout')::interval not between '1 millisecond' and '10 seconds' then
             set_config('idle_in_transaction_session_timeout', '10s', true) end,
-        -- Before PostgreSQL 17 this setting is unknown, and null here.
+        -- Before PostgreSQL 17 this setting does not exist, and is null here.
         case when current_setting('transaction_timeout', true)::interval not between '1 millisecond' and '10 seconds' then
             set_config('transaction_timeout', '10s', true) end) >= 0
 $$;
 comment on function ojs._guard(boolean) is
-'Limits how long the session may keep others from what it has locked: PostgreSQL ends it when it idles for 10 seconds in this transaction,
-and, from PostgreSQL 17 on, when the transaction is still open after 10 seconds. p_lane: what it has
-locked is the lane. Always true. Becomes part of the expression that asks.';
+'Limits how long this transaction may keep its locks; always true.
+PostgreSQL ends the session when it idles for 10 seconds in this transaction, and from PostgreSQL 17
+on when the transaction is still open after 10 seconds. p_lane: the lane is among the locks. Becomes
+part of the expression that asks.';
 
 create or replace function ojs._take_long() returns void
 language plpgsql
 as $$
 begin
-    -- Before PostgreSQL 17 this setting is unknown.
+    -- Before PostgreSQL 17 this setting does not exist.
     if current_setting('transaction_timeout', true) is not null then
         perform set_config('transaction_timeout', '0', true);
     end if;
 end;
 $$;
 comment on function ojs._take_long() is
-'Lifts the bound of ten seconds that ojs._guard has set for the transaction. The session may then hold the lane for longer.';
+'Lifts the limit of 10 seconds that ojs._guard has set for the transaction, so that the session may
+hold the lane for longer.';
 
 create or replace function ojs._wait_for_lane(p_needed boolean) returns boolean
 language plpgsql
@@ -69,14 +76,15 @@ declare
     c_without     constant interval := interval '10 seconds';
     v_holder      xid;
 begin
-    -- A session that waited in vain does not wait again for a while: another session works in its transaction while it holds the lane, and
-    -- each FETCH would pay the whole patience.
+    -- After a wait in vain the session does not wait for 10 seconds: a session that works in its
+    -- transaction holds the lane, and each FETCH would wait the whole 100 ms.
     if not p_needed and nullif(current_setting('ojs.lane_busy_until', true), '')::timestamptz > clock_timestamp() then
         return false;
     end if;
-    -- FOR UPDATE writes the transaction that locks the row into xmax.
+    -- PostgreSQL writes the id of the transaction that locks a row into its xmax.
     v_holder := (select l.xmax from ojs.lane l where l.lane = 0);
-    -- If another transaction has the lane now, decisions go on, and this session is only in line for one.
+    -- If a different transaction has the lane after the first wait, sessions pass the lane on, and
+    -- a longer wait will succeed.
     if ojs._enter_lane(c_patience_ms)
             or v_holder <> (select l.xmax from ojs.lane l where l.lane = 0) and ojs._enter_lane(c_in_line_ms) then
         return true;
@@ -86,11 +94,12 @@ begin
 end;
 $$;
 comment on function ojs._wait_for_lane(boolean) is
-'Waits for the lane, which is not free, and returns whether the session holds it. Waits for 100
-ms, or for a second if the lane has passed to another session in these 100 ms; twice as long where
-it waits in a line, first for its place and then for the holder. After a wait in vain
-the session does not wait for ten seconds, unless it gets no jobs without the lane (p_needed): it
-takes the lane only where it is free, and fetches without it otherwise.';
+'Waits for the lane, which is not free, and returns whether the session holds it.
+Waits 100 ms, and up to 900 ms more if a different transaction holds the lane by then. Twice as long
+if several sessions wait: each waits first for the session before it, and then for the holder. After
+a wait in vain the session does not wait for 10 seconds, and fetches without the lane unless it is
+free.
+p_needed: the session gets no jobs without the lane, so it waits each time.';
 
 create or replace function ojs._lingers() returns boolean
 language sql stable
@@ -99,29 +108,35 @@ as $$
         and current_setting('ojs.autocommit', true) is distinct from 'on'
 $$;
 comment on function ojs._lingers() is
-'Whether the caller has been in its transaction for 20 ms: it may stay there, and must not keep decisions waiting. A session that sets
-ojs.autocommit to on says that its transactions end with their call. Becomes part of the expression that asks.';
+'Returns whether the caller has been in its transaction for 20 ms, so that it may stay in it and
+must not hold the lane. Always false if the session has set ojs.autocommit to on: its transactions
+end with their call. Becomes part of the expression that asks.';
 
 create or replace function ojs._folded() returns setof ojs.fold
 language sql stable rows 1
 as $$ select f.* from ojs.fold f order by f.rev desc limit 1 $$;
-comment on function ojs._folded() is 'How far decisions have taken in the journals.';
+comment on function ojs._folded() is
+'Returns the row of ojs.fold as it is now: how far the journals are folded.';
 
 create or replace function ojs._copied(p_fold ojs.fold) returns boolean
 language sql stable
 as $$ select p_fold.home <> 'ojs.fold'::regclass::oid or ojs._foreign(p_fold.snapshot) $$;
 comment on function ojs._copied(ojs.fold) is
-'Whether this database is a logical copy in which dispatch has not begun. Becomes part of the expression that asks.';
+'Returns whether this database is a logical copy in which dispatch has not begun. Becomes part of
+the expression that asks.';
 
 create or replace function ojs._state(p_queue text) returns setof ojs.dispatch_state
 language sql stable rows 1
 as $$ select s.* from ojs.dispatch_state s where s.queue = p_queue order by s.rev desc limit 1 $$;
-comment on function ojs._state(text) is 'What decisions know of a queue now; no row: no tenant ever had work there.';
+comment on function ojs._state(text) is
+'Returns the row of ojs.dispatch_state of a queue as it is now; no row: no tenant ever had work
+there.';
 
 create or replace function ojs._level(p_queue text, p_priority int) returns setof ojs.level
 language sql stable rows 1
 as $$ select l.* from ojs._state(p_queue) s cross join lateral unnest(s.levels) l where l.priority = p_priority $$;
-comment on function ojs._level(text, int) is 'A level as it is now; no row: there is none.';
+comment on function ojs._level(text, int) is
+'Returns a level of a queue as it is now; no row: there is no such level.';
 
 create or replace function ojs._fair(p_queue text, p_priority int, p_tenant text) returns setof ojs.tenant_fairness
 language sql stable rows 1
@@ -129,7 +144,8 @@ as $$
     select f.* from ojs.tenant_fairness f
     where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant order by f.rev desc limit 1
 $$;
-comment on function ojs._fair(text, int, text) is 'A tenant''s row of ojs.tenant_fairness as it is now; no row: there is none.';
+comment on function ojs._fair(text, int, text) is
+'Returns a tenant''s row of ojs.tenant_fairness as it is now; no row: the tenant has none.';
 
 create or replace function ojs._rank(p_queue text, p_priority int, p_boost int)
 returns table (priority int, unit ojs.unit, own_order boolean, levels ojs.level[], state_spot tid)
@@ -140,8 +156,10 @@ as $$
     left join lateral (select s.*, s.ctid as spot from ojs.dispatch_state s where s.queue = p_queue order by s.rev desc limit 1) s on true
 $$;
 comment on function ojs._rank(text, int, int) is
-'The effective priority, the one place: the level of a queue at which jobs of a priority are dispatched whose tenant has a boost (null:
-0); what the tenants of the queue share, its levels, and the place of its row of ojs.dispatch_state. Becomes part of the query that asks.';
+'Returns the effective priority of jobs: the level at which they are dispatched.
+This is the one place that says so. p_priority: of the jobs; p_boost: of their tenant (null: 0).
+Further columns are from the queue''s row of ojs.dispatch_state; state_spot: where that row is
+(ctid). Becomes part of the query that asks.';
 
 create or replace function ojs._merged(p_levels ojs.level[], p_by ojs.level[], p_now timestamptz) returns ojs.level[]
 language plpgsql immutable
@@ -160,8 +178,9 @@ begin
 end;
 $$;
 comment on function ojs._merged(ojs.level[], ojs.level[], timestamptz) is
-'The levels of a queue after tenants have joined or left: p_by says at which levels, how many more have joined, are in the ring and are at
-their limit, and the lowest time of those that came (null: none did).';
+'Returns the levels of a queue after tenants have joined or left.
+p_by: per level, how many more tenants have joined, are in the ring and are at their limit, and the
+lowest time of those that joined (null: none did).';
 
 create or replace function ojs._idle_at(p_levels ojs.level[]) returns timestamptz
 language plpgsql immutable
@@ -170,7 +189,8 @@ begin
     return (select min(l.idle_at) from unnest(p_levels) l);
 end;
 $$;
-comment on function ojs._idle_at(ojs.level[]) is 'Since when a level has been idle that has been so for longest; null: none is.';
+comment on function ojs._idle_at(ojs.level[]) is
+'Returns the earliest idle_at of some levels; null: no level is idle.';
 
 create or replace function ojs._change_level(p_queue text, p_by ojs.level, p_low numeric default null) returns void
 language plpgsql
@@ -195,4 +215,4 @@ end;
 $$;
 comment on function ojs._change_level(text, ojs.level, numeric) is
 'Changes one level of a queue as ojs._merged does, and sets its low to p_low (null: as ojs._merged
-has it). Only under the row of ojs.lane.';
+does). Only under the row of ojs.lane.';

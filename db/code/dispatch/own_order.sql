@@ -1,5 +1,6 @@
--- Queues in which priorities order each tenant's own jobs only (priority_scope tenant). A tenant has one row of ojs.tenant_fairness there,
--- for the highest priority at which it has work; how far its other priorities have been looked at stands in the same row.
+-- Queues with priority_scope tenant, in which priorities order each tenant's own jobs only. A
+-- tenant has one row of ojs.tenant_fairness there, for the highest priority at which it has work.
+-- Its cursors at other priorities are in the same row.
 
 create or replace function ojs._cursors(p_fair ojs.tenant_fairness) returns ojs.cursor[]
 language sql immutable
@@ -7,7 +8,8 @@ as $$
     select row(p_fair.job_priority, p_fair.head, p_fair.revisit_lo, p_fair.revisit_seq, p_fair.ready or p_fair.at_limit)::ojs.cursor
         || coalesce(p_fair.cursors, '{}')
 $$;
-comment on function ojs._cursors(ojs.tenant_fairness) is 'All cursors of a tenant in a queue.';
+comment on function ojs._cursors(ojs.tenant_fairness) is
+'Returns all cursors of a tenant in a queue, that of its present priority first.';
 
 create or replace function ojs._at_cursors(p_fair ojs.tenant_fairness, p_cursors ojs.cursor[]) returns ojs.tenant_fairness
 language plpgsql immutable
@@ -23,7 +25,8 @@ begin
 end;
 $$;
 comment on function ojs._at_cursors(ojs.tenant_fairness, ojs.cursor[]) is
-'A tenant''s row with these cursors: it is given jobs of the highest priority that has work.';
+'Returns a tenant''s row with these cursors. The present one becomes that of the highest priority
+with work.';
 
 create or replace function ojs._set_cursors(p_fair ojs.tenant_fairness) returns void
 language plpgsql
@@ -35,7 +38,8 @@ begin
     where f.queue = p_fair.queue and f.priority = p_fair.priority and f.tenant_id = p_fair.tenant_id and f.rev = p_fair.rev;
 end;
 $$;
-comment on function ojs._set_cursors(ojs.tenant_fairness) is 'Writes the cursors of a tenant''s row.';
+comment on function ojs._set_cursors(ojs.tenant_fairness) is
+'Writes the cursors of a tenant''s row.';
 
 create or replace function ojs._next_priority(p_fair ojs.tenant_fairness) returns void
 language plpgsql
@@ -43,12 +47,13 @@ as $$
 declare
     v_cursors ojs.cursor[] := ojs._cursors(p_fair);
 begin
+    -- New jobs of this priority set it to true again (ojs._take_in_own).
     v_cursors[1].works := false;
     perform ojs._set_cursors(ojs._at_cursors(p_fair, v_cursors));
 end;
 $$;
 comment on function ojs._next_priority(ojs.tenant_fairness) is
-'Has a tenant be given jobs of its next priority, because it has no more at this one.';
+'Moves a tenant on to its next priority with work, because it has no more jobs at the present one.';
 
 create or replace function ojs._take_in_own(p_queue text, p_tenant text, p_priorities int[], p_los bigint[], p_his bigint[]) returns void
 language plpgsql
@@ -77,6 +82,7 @@ begin
             array_agg(r.lo), array_agg(least(r.hi, c.head))) as cursor
         from unnest(c.los, c.his) r(lo, hi) where r.lo <= c.head having count(*) > 0
     ) b on true;
+    -- All new jobs lie ahead of cursors that have work: the cursors will come to them.
     if not v_moves then
         return;
     elsif (v_fair.ready or v_fair.at_limit) is not true then
@@ -86,8 +92,9 @@ begin
 end;
 $$;
 comment on function ojs._take_in_own(text, text, int[], bigint[], bigint[]) is
-'Takes in jobs of a tenant that became available, in ranges of job.seq, each of one priority; the lists are in step. All at once: each
-change writes all cursors of the tenant.';
+'Folds jobs of one tenant that became available, in ranges of job.seq, each of one priority.
+p_priorities, p_los, p_his: the ranges, in step. All of a fold in one call, because each call writes
+all cursors of the tenant.';
 
 create or replace function ojs._rejoin(p_fair ojs.tenant_fairness) returns ojs.tenant_fairness
 language plpgsql
@@ -108,7 +115,8 @@ begin
 end;
 $$;
 comment on function ojs._rejoin(ojs.tenant_fairness) is
-'Has a tenant with new work return to the ring of a queue in which priorities order its own jobs only. Returns its row.';
+'Has a tenant with new work join the ring again, in a queue with priority_scope tenant. Returns its
+row.';
 
 create or replace function ojs._share_order(p_queue text, p_own boolean) returns void
 language plpgsql
@@ -119,6 +127,7 @@ begin
     if p_own = coalesce((select s.own_order from ojs._state(p_queue) s), false) then
         return;
     end if;
+    -- Under the lane, because the rows of all tenants of the queue are made anew.
     perform ojs._stop_decisions();
     select * into v_state from ojs._state(p_queue);
     with gone as materialized (
@@ -134,7 +143,8 @@ begin
     )
     insert into ojs.tenant_fairness (queue, priority, tenant_id, rev, ready, vtime, weight, job_priority, seconds, head, revisit_lo,
         revisit_seq, cursors)
-    -- Each priority has had a time of its own. All begin anew, and the next decision finds out which tenants are at their limit.
+    -- Each priority had a time of its own, so all times begin anew. The next decision finds out
+    -- which tenants are at their limit.
     select p_queue, s.priority, s.tenant_id, s.rev + 1, (s.cursors[1]).works,
         ojs._join_at(0, 0, s.weight, 0, row_number() over (partition by s.priority)), s.weight,
         (s.cursors[1]).job_priority, s.seconds, (s.cursors[1]).head, (s.cursors[1]).revisit_lo, (s.cursors[1]).revisit_seq,
@@ -144,7 +154,8 @@ begin
 end;
 $$;
 comment on function ojs._share_order(text, boolean) is
-'Has priorities order each tenant''s own jobs only (p_own), or the jobs of all tenants of a queue, from the next decision on.';
+'Sets whether priorities order each tenant''s own jobs only (p_own), or the jobs of all tenants of a
+queue, from the next decision on. Holds the lane until the transaction ends.';
 
 create or replace function ojs._set_state(p_queue text, p_unit ojs.unit, p_own boolean) returns void
 language plpgsql
@@ -170,13 +181,15 @@ begin
 end;
 $$;
 comment on function ojs._set_state(text, ojs.unit, boolean) is
-'Makes anew what decisions know of a queue, from the rows of its tenants, with each low at 0. Only under the row of ojs.lane.';
+'Makes the row of ojs.dispatch_state of a queue anew from the rows of its tenants, with each low at
+0. Only under the row of ojs.lane.';
 
 create or replace function ojs._own_order(p_fairness jsonb) returns boolean
 language sql immutable
 as $$ select coalesce(p_fairness ->> 'priority_scope' = 'tenant', false) $$;
 comment on function ojs._own_order(jsonb) is
-'Whether, by a tenant_fairness (null: none), priorities order each tenant''s own jobs only.';
+'Returns whether a tenant_fairness (null: the default) has priorities order each tenant''s own jobs
+only.';
 
 create or replace function ojs._own_front(p_queue text, p_low numeric, p_count int, p_only text[], p_but text[], p_priority int)
 returns table (
@@ -202,8 +215,8 @@ as $$
     order by x.tenant_id, x.job_priority desc, x.n
 $$;
 comment on function ojs._own_front(text, numeric, int, text[], text[], int) is
-'As ojs._front for a caller without the lane, where priorities order a tenant''s own jobs only: of each tenant the highest priority at
-which it has work, or (p_priority) that one.';
+'Does what ojs._front does for a caller without the lane, in a queue with priority_scope tenant.
+Each tenant comes with the highest priority at which it has work, or with p_priority.';
 
 create or replace function ojs._own_due(
     p_queue text, p_low numeric, p_count int, p_only text[], p_but text[], p_priority int, p_rules boolean, p_uncounted ojs.uncounted,
@@ -224,8 +237,8 @@ as $$
     order by 1 limit p_count
 $$;
 comment on function ojs._own_due(text, numeric, int, text[], text[], int, boolean, ojs.uncounted, ojs.unit, timestamptz) is
-'As ojs._due for a caller without the lane, where priorities order a tenant''s own jobs only: jobs of each tenant''s highest priority, or of
-p_priority.';
+'Does what ojs._due does for a caller without the lane, in a queue with priority_scope tenant.
+The jobs are of each tenant''s highest priority with work, or of p_priority.';
 
 create or replace function ojs._own_priorities(p_queue text) returns int[]
 language plpgsql stable
@@ -240,4 +253,5 @@ begin
 end;
 $$;
 comment on function ojs._own_priorities(text) is
-'The priorities at which tenants have work, the highest first, where priorities order a tenant''s own jobs only.';
+'Returns the priorities at which tenants of a queue with priority_scope tenant have work, the
+highest first.';

@@ -1,5 +1,6 @@
--- Makes the fairness state anew.
--- Locks the rows of ojs.rule, and then ojs.lane until the end of the transaction, so that decisions wait.
+-- Makes the state of fairness anew.
+-- Locks the rows of ojs.rule, and then ojs.lane until the end of the transaction, so that decisions
+-- wait.
 -- Writes fold, revisit, dispatch_state, tenant_fairness, usage and rule.
 create or replace function ojs.rebuild() returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp
@@ -8,13 +9,15 @@ declare
     v_next xid8 := pg_snapshot_xmax(pg_current_snapshot());
 begin
     perform ojs._fetched_nothing();
-    -- All limits are counted anew. A session that is changing a limit is waited for now, while dispatch goes on.
+    -- All limits are counted anew. A session that changes a limit is waited for before the lane is
+    -- taken, while dispatch goes on.
     perform from ojs.rule r for update;
     perform ojs._enter_lane(), ojs._notice_copy();
-    -- A rebuild of many tenants may take longer than ten seconds.
+    -- A rebuild of many tenants may take longer than 10 seconds.
     perform ojs._take_long();
     if (select ojs._foreign(f.snapshot) from ojs._folded() f) then
-        -- Else rows of the other cluster would be new once more when the ids of transactions here come to theirs.
+        -- Give these rows a low transaction id. Otherwise they would count as new once more when
+        -- transaction ids here reach theirs.
         update ojs.journal j set xid = '3' where j.xid >= v_next;
         update ojs.release r set xid = '3' where r.xid >= v_next;
         update ojs.lease l set xid = '3' where l.xid >= v_next;
@@ -23,8 +26,8 @@ begin
     delete from ojs.revisit;
     delete from ojs.dispatch_state;
     delete from ojs.tenant_fairness;
-    -- The recursion looks up the first job of each tenant, queue and priority in the index, however many jobs there are. Decisions then
-    -- move the cursors past jobs that have ended.
+    -- The recursion reads the first job of each tenant, queue and priority from the index, however
+    -- many jobs there are. Decisions then move the cursors past jobs that have ended.
     with recursive shard as (
         (select j.queue, j.priority, j.tenant_id, j.seq from ojs.job j where j.seq is not null
         order by j.queue, j.priority, j.tenant_id, j.seq limit 1)
@@ -57,15 +60,17 @@ begin
 end;
 $$;
 comment on function ojs.rebuild() is
-'Makes the fairness state anew from the jobs. For after a logical restore, whose transaction ids are not those that the stored snapshot
-knows; the tick notices and calls it, and until then ojs.fetch refuses. Looks once at each tenant, queue and priority; dispatch
-waits meanwhile. Deficits begin at 0.';
+'Makes the state of fairness anew from the jobs.
+For after a logical restore, where the stored snapshot has transaction ids of another cluster. The
+tick notices this and calls it; until then ojs.fetch refuses. Reads the first job of each tenant,
+queue and priority; dispatch waits meanwhile. Deficits begin at 0.
+Raises conflict in a transaction that has fetched jobs.';
 
 create or replace function ojs._notice_copy() returns void
 language plpgsql
 as $$
 declare
-    -- No cluster comes so far, so that to all who remember a snapshot it is another one's.
+    -- No cluster reaches this snapshot, so each reader of it takes it for one of another cluster.
     c_beyond constant pg_snapshot := '9000000000000000000:9000000000000000000:';
 begin
     if (select f.home = 'ojs.fold'::regclass from ojs._folded() f) or not ojs._enter_lane(-1) then
@@ -77,8 +82,9 @@ begin
 end;
 $$;
 comment on function ojs._notice_copy() is
-'In a logical copy makes all marks those of another cluster, so that each begins anew, even where transaction ids here are ahead of those
-that are stored. Waits for nobody: who holds the lane is told of it by the next tick.';
+'In a logical copy marks all stored snapshots as those of another cluster, so that each reader
+begins anew, also where transaction ids here lie ahead of the stored ones.
+Does not wait: if another session holds the lane, the next tick does this.';
 
 create or replace function ojs._begin_after_restore() returns boolean
 language plpgsql
@@ -87,7 +93,8 @@ begin
     if not (select ojs._foreign(f.snapshot) from ojs._folded() f) then
         return false;
     end if;
-    -- To count all jobs may take longer than ten seconds. It is not the rebuild yet, which enters the lane once more.
+    -- Counting all jobs may take longer than 10 seconds. The rebuild follows in ojs._catch_up,
+    -- which takes the lane once more.
     perform ojs._take_long();
     perform ojs._move_clock(ojs._clock_mark(), ojs.now(), 1, '1:1:', '-infinity');
     perform ojs._roll_up();
@@ -96,9 +103,11 @@ begin
 end;
 $$;
 comment on function ojs._begin_after_restore() is
-'In a logical copy begins the marks of the clock, of statistics and of decisions anew, and returns whether this is one. Before a tick does
-anything else: what it has written itself could not be told from rows of the other cluster. And while dispatch is held: once the ids of
-producers'' transactions have caught up, nobody can tell a copy any more.';
+'In a logical copy begins the clock, the statistics and decisions anew; returns whether this
+database is one.
+Runs before a tick does anything else, because rows that the tick writes could not be distinguished
+from rows of the other cluster. Runs while dispatch is held, too: once the transaction ids here have
+reached the stored ones, a copy can no longer be recognized.';
 
 create or replace function ojs._catch_up() returns void
 language plpgsql
@@ -124,6 +133,8 @@ begin
 end;
 $$;
 comment on function ojs._catch_up() is
-'Folds, for 100 ms at most, where nobody decides for long while producers go on, where attempts are to be charged or have ended that count
-against limits, or where a transaction is taken in by half; and begins anew in a logical copy. Another session decides at this
-moment: does nothing. For the tick.';
+'Folds for 100 ms at most, where no decision would do it in time; in a logical copy rebuilds the
+state of fairness.
+Folds if 1000 rows wait, a row is a minute old, attempts are to be charged, attempts have ended
+under a limit, or a transaction is folded in part. If another session holds the lane, does nothing.
+For the tick.';

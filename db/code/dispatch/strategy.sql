@@ -1,6 +1,7 @@
--- Between queues: from which of the queues that a FETCH names each job comes. What goes first within a queue is for ojs._serve_queue.
--- Weights are shares of dispatches whatever the queues hold: by virtual time, as tenants in a queue, and so exact in every answer, where a
--- random choice would be right on average alone. Round-robin is the same with weights of 1.
+-- Several queues: from which of the queues that a FETCH names each job comes. Within a queue
+-- ojs._serve_queue decides. Weights are shares of dispatches, whatever the queues hold. They go by
+-- virtual time, as tenants in a queue do, and so are exact in every answer, where a random choice
+-- would be right on average only. Round-robin is the same with weights of 1.
 
 create or replace function ojs._serve_queues(p_ask ojs.ask, p_news ojs.news, p_count int, p_done ojs.decided) returns ojs.decided
 language plpgsql
@@ -17,14 +18,15 @@ begin
 end;
 $$;
 comment on function ojs._serve_queues(ojs.ask, ojs.news, int, ojs.decided) is
-'Adds jobs of the queues to p_done, which has none, until it has p_count: by the strategy of the FETCH.';
+'Adds jobs of the queues to p_done, which has none, until it has p_count, by the strategy of the
+FETCH.';
 
 create or replace function ojs._serve_planned(p_ask ojs.ask, p_news ojs.news, p_count int, p_done ojs.decided) returns ojs.decided
 language plpgsql
 as $$
 declare
-    -- Each dispatch looks at each queue, which takes about a microsecond. Ten thousand jobs of a
-    -- hundred queues would keep all others waiting for a second.
+    -- Each dispatch reads the numbers of each queue, which takes 1 microsecond or so. 10,000 jobs
+    -- of 100 queues would keep other sessions waiting for a second.
     v_most     int := least(p_count, 100000 / cardinality(p_ask.queues));
     v_rotation ojs.rotation := ojs._rotation(p_ask, ojs._queue_weights(p_ask));
     v_states   ojs.dispatch_state[] := ojs._states_of(p_ask.queues, p_news.states);
@@ -42,6 +44,8 @@ declare
 begin
     v_rotation.owed := ojs._owed_by_time(v_rotation, v_open, ojs.now() - p_ask.rotation);
     while cardinality(p_done.ids) < v_most and v_open <> '{}' and not p_done.cut loop
+        -- Plan as if each queue had enough jobs, serve, and plan the rest again without the queues
+        -- that had too few.
         v_plan := ojs._plan_queues(p_ask.strategy, v_open, v_rotation, v_depths, v_ratio, v_most - cardinality(p_done.ids));
         v_asked := '{}';
         for v_q, v_want in
@@ -53,16 +57,19 @@ begin
             v_from := v_from || array_fill(v_q, array[v_got]);
             v_asked := v_asked || v_q;
             if v_got < v_want then
+                -- The plan keeps only the jobs that the queue gave: it says which queues pay, and
+                -- in which order the jobs go.
                 v_plan := ojs._first_of(v_plan, v_q, v_got);
                 v_short := v_short || case when not p_done.cut then v_q end;
             end if;
             exit when p_done.cut;
         end loop;
-        -- The queues behind one that was cut have not been asked.
+        -- The queues planned after one that was cut have not been served: they do not pay.
         v_plan := array(select p.q from unnest(v_plan) with ordinality p(q, n) where not p_done.cut or p.q = any (v_asked) order by p.n);
         v_order := v_order || v_plan;
-        -- A queue that is cut and gave nothing pays as for a job. Otherwise the other queues would wait until its ended jobs are passed,
-        -- which may be millions. One that is cut for the bytes behind others keeps its turn.
+        -- A queue that was cut and gave nothing pays as for one job. Otherwise the other queues
+        -- would wait until its ended jobs are passed, which may be millions. A queue that was cut
+        -- for bytes, after others gave jobs, keeps its time and is next.
         v_rotation := ojs._after_plan(v_rotation, v_open, v_plan || array(select v_q where p_done.cut and p_done.ids = '{}'), v_ratio,
             ojs.now(), v_short);
         v_depths := array(select d.jobs - (select count(*) from unnest(v_plan) p where p = d.q)
@@ -78,10 +85,11 @@ begin
 end;
 $$;
 comment on function ojs._serve_planned(ojs.ask, ojs.news, int, ojs.decided) is
-'Adds jobs of several queues to p_done, which has none, until it has p_count, as ojs._plan_queues says. Where a queue has fewer jobs than
-are planned, the rest is planned anew without it. Goes on where the last decision over the same
-queues and weights stopped. Stops early (cut) at 100000 dispatches divided by the number of
-queues.';
+'Adds jobs of several queues to p_done, which has none, until it has p_count, in the order of
+ojs._plan_queues.
+If a queue has fewer jobs than planned, the rest is planned again without it. Continues where the
+last decision over the same queues and weights stopped. Stops early (cut) at 100000 dispatches
+divided by the number of queues.';
 
 create or replace function ojs._states_of(p_queues text[], p_states ojs.dispatch_state[]) returns ojs.dispatch_state[]
 language plpgsql immutable
@@ -92,7 +100,8 @@ begin
             on s.queue = q.queue order by q.n));
 end;
 $$;
-comment on function ojs._states_of(text[], ojs.dispatch_state[]) is 'The states in step with the queues; null: the queue never had work.';
+comment on function ojs._states_of(text[], ojs.dispatch_state[]) is
+'Returns the states in step with the queues; null: the queue never had work.';
 
 create or replace function ojs._with_work(p_states ojs.dispatch_state[]) returns int[]
 language plpgsql immutable
@@ -103,7 +112,8 @@ begin
             where exists (select from unnest(s.levels) l where l.ready > 0) order by s.n));
 end;
 $$;
-comment on function ojs._with_work(ojs.dispatch_state[]) is 'Which of the queues have work, by their numbers from 1.';
+comment on function ojs._with_work(ojs.dispatch_state[]) is
+'Returns which of the queues have tenants in a ring, by their numbers from 1.';
 
 create or replace function ojs._queue_weights(p_ask ojs.ask) returns int[]
 language plpgsql stable
@@ -117,7 +127,8 @@ begin
 end;
 $$;
 comment on function ojs._queue_weights(ojs.ask) is
-'The weights of the queues of a FETCH, in step: 1 unless the strategy is weighted and has others.';
+'Returns the weights of the queues of a FETCH, in step: 1 unless the strategy is weighted and names
+another.';
 
 create or replace function ojs._queue_leads(p_weights int[]) returns numeric[]
 language plpgsql immutable
@@ -130,14 +141,16 @@ begin
 end;
 $$;
 comment on function ojs._queue_leads(int[]) is
-'How long after now the first job of each queue is due that comes: spread over a step of each, so that many light queues that come together
-do not all go before a heavy one. 0 where all weights are alike: then the order is that in which the queues are listed.';
+'Returns how long after now the first job of each queue is due when the queue gets work.
+The times are spread over one step of each queue, so that many light queues that get work together
+do not all go before a heavy one. 0 where all weights are equal: then the queues go in the order in
+which they are listed.';
 
 create or replace function ojs._rotation(p_ask ojs.ask, p_weights int[]) returns ojs.rotation
 language plpgsql stable
 as $$
 declare
-    -- A list of a hundred queues does not fit into an index.
+    -- A hash, because a list of a hundred queues does not fit into an index.
     v_key      bytea := sha256(convert_to(concat(p_ask.pool, ' ', p_ask.queues, p_weights), 'UTF8'));
     v_rotation ojs.rotation;
 begin
@@ -150,7 +163,8 @@ begin
 end;
 $$;
 comment on function ojs._rotation(ojs.ask, int[]) is
-'Where the round over the queues of a FETCH stands: of its pool, with these weights. rev is null: it begins.';
+'Returns the row of ojs.rotation for the pool, queues and weights of a FETCH; with rev null it is
+new, and not written yet.';
 
 create or replace function ojs._plan_queues(
     p_strategy text, p_open int[], p_rotation ojs.rotation, p_depths bigint[], p_ratio numeric, p_count int
@@ -175,7 +189,8 @@ begin
         v_next := null;
         v_low := null;
         foreach v_q in array p_open loop
-            -- The lowest goes next. A queue that is owed a dispatch goes before all others.
+            -- The queue with the lowest key is next. One that is owed a dispatch goes before all
+            -- that are not.
             v_key := case when v_owed[v_q] >= 1 then -1e18 - v_owed[v_q] when p_strategy = 'strict' then 0
                 when p_strategy = 'least-loaded' then -p_depths[v_q] else v_times[v_q] end;
             if v_next is null or v_key < v_best then
@@ -191,6 +206,8 @@ begin
             end loop;
         end if;
         v_owed[v_next] := greatest(v_owed[v_next] - 1, 0);
+        -- A queue that goes for its minimum pays too, but its time is never more than two steps
+        -- above the lowest: it must not pay for its minimum for long.
         v_times[v_next] := least(v_times[v_next], v_low + 1::numeric / p_rotation.weights[v_next])
             + 1::numeric / p_rotation.weights[v_next];
         p_depths[v_next] := p_depths[v_next] - 1;
@@ -199,8 +216,10 @@ begin
 end;
 $$;
 comment on function ojs._plan_queues(text, int[], ojs.rotation, bigint[], numeric, int) is
-'From which of the queues p_open each of the next p_count jobs is to come, as if all had enough: by the strategy, but a queue that is owed a
-dispatch goes first. p_depths: how many jobs each has.';
+'Returns from which of the queues p_open each of the next p_count jobs is to come, as if all had
+enough jobs.
+By the strategy, but a queue that is owed a dispatch goes first. p_depths: how many jobs each queue
+has.';
 
 create or replace function ojs._after_plan(
     p_rotation ojs.rotation, p_open int[], p_plan int[], p_ratio numeric, p_now timestamptz, p_short int[] default '{}'
@@ -218,11 +237,12 @@ begin
         v_low := null;
         foreach v_o in array p_open loop
             v_owed[v_o] := v_owed[v_o] + p_ratio;
-            -- The time of a queue that has run out does not move. As a bound it would let the other queues give jobs without paying.
+            -- A queue that has run out is no bound: its time does not move, and below it the other
+            -- queues would give jobs without paying.
             v_low := least(v_low, case when v_o <> all (p_short) then v_times[v_o] end);
         end loop;
         v_owed[v_q] := greatest(v_owed[v_q] - 1, 0);
-        -- A queue that goes for its minimum pays, too, but never for more than one dispatch ahead.
+        -- As in ojs._plan_queues.
         v_times[v_q] := least(v_times[v_q], v_low + 1::numeric / p_rotation.weights[v_q]) + 1::numeric / p_rotation.weights[v_q];
         p_rotation.served[v_q] := p_now;
     end loop;
@@ -240,9 +260,11 @@ begin
 end;
 $$;
 comment on function ojs._after_plan(ojs.rotation, int[], int[], numeric, timestamptz, int[]) is
-'Where a round stands after dispatches from the queues p_plan: each of p_open is owed p_ratio of a dispatch more with each, and its own
-counts. So in any stretch of d dispatches a queue with work gets at least floor(ratio * d) - 1 of them. p_now: when they were made.
-p_short: those of p_open that could not give what was planned, and save up no minimum for later.';
+'Returns a rotation after dispatches from the queues p_plan.
+With each dispatch each queue of p_open is owed p_ratio of a dispatch more, and the queue served one
+less. So in any d dispatches in a row a queue with work gets at least floor(ratio * d) - 1.
+p_now: when they were made; p_short: queues of p_open that could not give what was planned, and so
+save up no minimum for later.';
 
 create or replace function ojs._owed_by_time(p_rotation ojs.rotation, p_open int[], p_before timestamptz) returns numeric[]
 language plpgsql
@@ -256,7 +278,8 @@ begin
 end;
 $$;
 comment on function ojs._owed_by_time(ojs.rotation, int[], timestamptz) is
-'What the queues are owed when those that gave no job since p_before (null: whenever) go next.';
+'Returns what the queues are owed when queues with work that gave no job since p_before go next
+(null: no change).';
 
 create or replace function ojs._first_of(p_plan int[], p_q int, p_count int) returns int[]
 language plpgsql
@@ -267,7 +290,8 @@ begin
         where p.q <> p_q or p.nth <= p_count order by p.n);
 end;
 $$;
-comment on function ojs._first_of(int[], int, int) is 'A plan with only the first p_count dispatches of one of its queues.';
+comment on function ojs._first_of(int[], int, int) is
+'Returns a plan with only the first p_count dispatches of one of its queues.';
 
 create or replace function ojs._in_order(p_done ojs.decided, p_from int[], p_order int[]) returns ojs.decided
 language plpgsql
@@ -284,19 +308,21 @@ begin
 end;
 $$;
 comment on function ojs._in_order(ojs.decided, int[], int[]) is
-'Puts jobs, of which p_from says from which queue each came, into the order of queues p_order.';
+'Puts jobs into the order of queues p_order. p_from: from which queue each job came.';
 
 create or replace function ojs._rotate(p_rotation ojs.rotation, p_states ojs.dispatch_state[], p_short int[]) returns void
 language plpgsql
 as $$
 declare
     v_working int[] := ojs._with_work(p_states);
-    -- When the next job is due; where no queue has work, when the last one was.
+    -- The time of the queue that is next; without queues with work, that of the last job. All times
+    -- are stored relative to it.
     v_now     numeric := coalesce((select min(p_rotation.times[w]) from unnest(v_working) w where w <> all (p_short)),
         (select min(p_rotation.times[w]) from unnest(v_working) w),
         (select max(t.due - 1::numeric / t.weight) from unnest(p_rotation.times, p_rotation.weights) t(due, weight)));
-    -- A queue without work begins anew: it keeps no credit. A queue that has work which this caller may not have is next, but no further
-    -- ahead: else it would fall behind without end, and then go before all others.
+    -- A queue without work begins anew, so it saves up no credit. A queue with work that this
+    -- caller may not have stays at most one step below the others; otherwise it would fall behind
+    -- without end, and later go before all others.
     v_times   numeric[] := array(select case when t.q <> all (v_working) then greatest(t.due, v_now + t.lead)
             when t.q = any (p_short) then greatest(t.due, v_now - 1::numeric / t.weight) else t.due end - v_now
         from unnest(p_rotation.times, ojs._queue_leads(p_rotation.weights), p_rotation.weights) with ordinality t(due, lead, weight, q)
@@ -312,7 +338,8 @@ begin
 end;
 $$;
 comment on function ojs._rotate(ojs.rotation, ojs.dispatch_state[], int[]) is
-'Keeps where the round over some queues stands. p_states: of its queues, in step; p_short: queues that could not give what was planned.';
+'Writes a rotation. p_states: of its queues, in step; p_short: queues that could not give what was
+planned.';
 
 create or replace function ojs._depths(p_queues text[]) returns bigint[]
 language plpgsql stable
@@ -328,4 +355,5 @@ begin
         group by q.n order by q.n);
 end;
 $$;
-comment on function ojs._depths(text[]) is 'How many jobs are available in each of the queues.';
+comment on function ojs._depths(text[]) is
+'Returns how many jobs are available in each of the queues.';

@@ -1,7 +1,7 @@
 -- Fetching without the lane: for tenants' logins, for callers that stay in their transaction, and
--- for sessions that waited for the lane in vain. Four steps: find jobs that are due, as far as is
--- known; lock them; hand them out; write into the journal what the next decision is to charge.
--- Several callers at once get different jobs.
+-- for sessions that waited for the lane in vain. Four steps: find the jobs that are due by the
+-- state as it is now; lock them; write into the journal what the next fold is to charge; hand them
+-- out. Several callers at once get different jobs.
 
 create or replace function ojs._fetch_without_lane(p_ask ojs.ask, p_count int) returns ojs.decided
 language plpgsql
@@ -18,8 +18,9 @@ begin
     if p_ask.pool_limited then
         return v_done;
     end if;
-    -- There is no round over queues: from each its part, and then from each what is missing. Parts are rounded up, so the first queue is
-    -- drawn by weight: a caller that asks for one job at a time would have those of one queue only.
+    -- No rotation is read or written here: take a part by weight from each queue, and then what is
+    -- missing from each. Parts are rounded up, so the first queue is drawn at random by weight;
+    -- otherwise a caller that asks for one job at a time would only get jobs of the first queue.
     if not v_strict then
         v_weights := ojs._queue_weights(p_ask);
         select w.n - 1 into v_first from (
@@ -28,6 +29,7 @@ begin
         v_weights := v_weights[v_first + 1:] || v_weights[:v_first];
         p_ask.queues := p_ask.queues[v_first + 1:] || p_ask.queues[:v_first];
     end if;
+    -- In the second round each queue may give all that is still missing.
     for v_nth in 1 .. case when v_strict then v_n else 2 * v_n end loop
         v_left := p_count - cardinality(v_done.ids);
         exit when v_left = 0 or v_done.cut;
@@ -39,8 +41,8 @@ begin
 end;
 $$;
 comment on function ojs._fetch_without_lane(ojs.ask, int) is
-'The next p_count jobs for what a FETCH asks for, locked, as far as decisions have taken in what there is; none for a pool with a
-max_concurrency.';
+'Returns the next p_count jobs for a FETCH, locked, by the state of fairness as it is now. No jobs
+for a pool with a max_concurrency.';
 
 create or replace function ojs._serve_without_lane(p_queue text, p_count int, p_ask ojs.ask, p_done ojs.decided) returns ojs.decided
 language plpgsql
@@ -50,12 +52,14 @@ declare
     v_priority int;
 begin
     if exists (select from ojs.rule r where r.tenant_id = '' and r.queue = p_queue and r.most is not null) then
-        -- Its count is one row for all tenants: a caller that stays in its transaction would stop the whole queue.
+        -- A queue with a limit of its own gives nothing here: its count is one row for all tenants,
+        -- and a caller that stays in its transaction would stop the whole queue.
         return p_done;
     end if;
     select * into v_state from ojs._state(p_queue);
     for v_priority in
-        -- All at one moment: a decision that commits between two looks would take work from where the second looks to where the first has.
+        -- One statement, and so one snapshot: between two reads a decision could move work from a
+        -- list that the second one reads to one that the first has read.
         select p.priority
         from (
             select l.priority from ojs._state(p_queue) s cross join lateral unnest(s.levels) l where l.ready + l.at_limit > 0
@@ -67,7 +71,8 @@ begin
         p_done := ojs._serve_level_without_lane(v_state, p_queue, v_priority, null, p_count, p_ask, p_done);
     end loop;
     if v_state.own_order and cardinality(p_done.ids) < p_count and not p_done.cut then
-        -- So far it was each tenant's highest priority.
+        -- So far only jobs of each tenant's highest priority were read. Go through the other
+        -- priorities.
         foreach v_priority in array ojs._own_priorities(p_queue) loop
             p_done := ojs._serve_level_without_lane(v_state, p_queue, 0, v_priority, p_count, p_ask, p_done);
         end loop;
@@ -76,7 +81,7 @@ begin
 end;
 $$;
 comment on function ojs._serve_without_lane(text, int, ojs.ask, ojs.decided) is
-'Adds jobs of a queue to p_done until it has p_count, highest effective priority first.';
+'Adds jobs of a queue to p_done until it has p_count, the highest effective priority first.';
 
 create or replace function ojs._serve_level_without_lane(
     p_state ojs.dispatch_state, p_queue text, p_priority int, p_own int, p_count int, p_ask ojs.ask, p_done ojs.decided
@@ -88,20 +93,24 @@ declare
     v_left  int;
     v_more  record;
 begin
-    -- Enough for several callers at once, each of which passes what another one has locked; further only where that was not. Counts of
-    -- limits stay locked until the transaction ends, so they are locked for as few tenants as may do.
+    -- 100 jobs more than wanted are enough for several callers at once, each of which passes the
+    -- jobs that another has locked. Read further only if they were not. Counts of limits stay
+    -- locked until the transaction ends, so as few as possible are locked.
     foreach v_reach in array array[p_count + 100, 10000, 1000000] loop
         v_left := p_count - cardinality(p_done.ids);
         exit when v_left <= 0 or p_done.cut;
         select * into v_more from ojs._claim_without_lane(p_state, p_queue, p_priority, p_own, v_reach, v_left, p_ask, p_done);
         p_done := ojs._with(p_done, v_more.o_done);
+        -- No job is due, and no tenant's count was locked: reading further finds nothing.
         exit when v_more.o_seen = 0;
     end loop;
     return p_done;
 end;
 $$;
 comment on function ojs._serve_level_without_lane(ojs.dispatch_state, text, int, int, int, ojs.ask, ojs.decided) is
-'ojs._serve_without_lane at one level; p_own: of jobs of that priority only, where priorities order a tenant''s own jobs.';
+'Adds jobs of one level to p_done, as ojs._serve_without_lane.
+p_own: jobs of that priority only, in a queue with priority_scope tenant (null: of each tenant''s
+highest one).';
 
 create or replace function ojs._claim_without_lane(
     p_state ojs.dispatch_state, p_queue text, p_priority int, p_own int, p_reach int, p_count int, p_ask ojs.ask, p_done ojs.decided,
@@ -127,7 +136,8 @@ begin
             case when p_reach < 10000 then p_count else p_reach / 10 end, v_only, v_but, true);
         v_uncounted := v_limits.o_uncounted;
         p_count := least(p_count, v_limits.o_capacity);
-        -- While this transaction stays open, no other session gives away the capacity of these tenants.
+        -- Until this transaction ends no other session can give these tenants jobs, so limit how
+        -- long it may idle. A tenant's login keeps its own timeout.
         perform ojs._guard(false) where v_limits.o_locked and ojs.current_tenant() is null;
     end if;
     with due as materialized (
@@ -143,12 +153,15 @@ begin
         cross join lateral (select j.ctid as place, j.priority,
                 ojs._bytes(j.args, j.meta, j.options, j.extra, j.errors, j.retry, j.tags) as bytes
             from ojs.job j
+            -- Without p_done the same job could be dealt twice: skip locked does not pass jobs that
+            -- this transaction has locked itself.
             where j.ctid = d.place and j.id = d.id and j.state = 'available' and j.id <> all (p_done.ids) for update skip locked) j
         limit p_count
     ), kept as materialized (
         select h.* from (select h.*, sum(h.bytes) over (order by h.nth) as size, row_number() over (order by h.nth) as first from held h) h
         where h.size <= v_bytes or h.first = 1 and p_done.ids = '{}'
     ), noted as (
+        -- jobs is 0: ojs.lease counts these jobs. owed and price are what the next fold charges.
         insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, owed, price, lo, hi)
         select k.tenant_id, p_queue, k.priority, 'available', 'active', 0, count(*), sum(k.price), min(k.seq), max(k.seq) from kept k
             group by k.tenant_id, k.priority
@@ -157,19 +170,27 @@ begin
         coalesce(array_agg(case when v_unit = 'time' then k.price end order by k.nth), '{}'), coalesce(sum(k.bytes), 0),
         count(*) < (select count(*) from held), (select count(*) from due)
     into o_done.ids, o_done.places, o_done.charged, o_done.bytes, o_done.cut, o_seen from kept k;
+    -- A tenant whose count is locked gives no due job now, but tenants behind it may: count it as
+    -- seen.
     o_seen := o_seen + coalesce(cardinality(v_uncounted.busy), 0);
 end;
 $$;
 comment on function ojs._claim_without_lane(ojs.dispatch_state, text, int, int, int, int, ojs.ask, ojs.decided) is
-'Up to p_count jobs of one level, locked, of the first p_reach that are due, how many these and the tenants are that were busy,
-and a row of the journal for each tenant and priority: the next decision charges for them. p_own: as
-ojs._serve_level_without_lane has it.';
+'Locks up to p_count jobs of one level, and journals one row for each tenant and priority, by which
+the next fold charges them.
+p_reach: of how many due jobs; p_own: as for ojs._serve_level_without_lane.
+o_done: the locked jobs; o_seen: how many jobs were due, and how many tenants'' counts were locked
+by other sessions.';
 
 create or replace view ojs._handed with (security_invoker = true) as
 select 0 as request, j.* from ojs.job j where false;
 comment on view ojs._handed is
-'Row type of ojs.fetch_many; holds no rows. request: for which request of the call, from 1; then the columns of the job. Four kinds of
-rows have no job: with a worker_id, that worker is to get nothing (ojs.direct_worker), or, with meta, its requests are to be made again
-with the pool, strategy and weights in it, because it has registered with others than those of this call; with a worker_id and a request,
-this one may have as many jobs as attempt says at most, because its worker has no room for more (least-loaded); with request 0, the call
-stopped early, and there may be more.';
+'Row type of ojs.fetch_many; holds no rows.
+request: for which request of the call, from 1. The other columns are those of the job. Four kinds
+of rows have no job:
+- a worker_id alone: that worker is to get nothing (ojs.direct_worker);
+- worker_id and meta: the worker has registered with another pool, strategy or weights than this
+call has; its requests are to be made again with those in meta;
+- worker_id and request: the worker''s concurrency allows at most so many jobs (attempt) for this
+request (least-loaded);
+- request 0: the call ended early, and there may be more jobs.';

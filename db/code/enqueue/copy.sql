@@ -1,6 +1,7 @@
--- COPY into ojs.jobs, which enqueues row by row.
+-- COPY into ojs.jobs: enqueues row by row.
 
--- An insert goes by the view's rule, and COPY knows no rules.
+-- The view has a rule for insert, but PostgreSQL does not apply rules to COPY, so a trigger
+-- enqueues its rows.
 create or replace function ojs._job_copied() returns trigger
 language plpgsql set search_path = pg_catalog, pg_temp
 as $$
@@ -11,6 +12,6 @@ begin
     return new;
 end;
 $$;
-comment on function ojs._job_copied() is 'Trigger: enqueues a row that COPY brings.';
+comment on function ojs._job_copied() is 'Trigger: enqueues a row that COPY inserts.';
 
 create or replace trigger job_copied instead of insert on ojs.jobs for each row execute function ojs._job_copied();

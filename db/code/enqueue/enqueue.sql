@@ -1,6 +1,7 @@
 -- Makes one job.
--- Locks nothing; with p_id, waits for a transaction that is adding the same id.
--- Writes job, journal; timer for a job that is scheduled or expires.
+-- Locks nothing; with p_id, waits for a transaction that adds a job of the same id. With limits on
+-- enqueueing, locks a row of ojs.stripe for each.
+-- Writes job, journal; timer for a job that is scheduled or expires; stripe.
 create or replace function ojs.enqueue(
     p_type text, p_args text default '[]', p_queue text default 'default', p_priority int default 0,
     p_scheduled_at timestamptz default null, p_expires_at timestamptz default null, p_meta anycompatible default '{}',
@@ -17,7 +18,8 @@ declare
     v_args   json := p_args::json;
     v_made   record;
 begin
-    -- PostgreSQL prepares each expression anew in every transaction. An ordinary job takes this branch, which has few of them.
+    -- An ordinary job takes this branch. It has few expressions, because PostgreSQL prepares each
+    -- one anew in every transaction.
     if num_nonnulls(p_tags, p_retry, p_options, p_extra, p_scheduled_at, p_expires_at, p_timeout_ms, p_visibility_timeout_ms, p_id,
             p_max_attempts) = 0 and not p_pending and ojs._bare_job(v_tenant, p_type, p_queue, p_priority, v_args, p_meta::jsonb) then
         with made as (
@@ -47,14 +49,22 @@ $$;
 comment on function ojs.enqueue(
     text, text, text, int, timestamptz, timestamptz, anycompatible, anycompatible, int, int, int, text[], boolean, anycompatible,
     anycompatible, uuid, text) is
-'Enqueues one job in the caller''s transaction and returns it (ojs-core section 7.1). It exists when the transaction commits, and then
-wakes a waiting worker. p_args, p_meta, p_retry, p_options and p_extra are json, jsonb or text, all but p_args of one type; as json or
-text p_args, p_options and p_extra are kept byte for byte. p_scheduled_at in the future: scheduled; p_pending: pending until
-ojs.activate; else available. p_retry: retry policy (ojs-retry), p_max_attempts overrides its max_attempts; default 3. p_timeout_ms,
-p_visibility_timeout_ms: milliseconds. p_options, p_extra: JSON objects. p_id: a UUIDv7 of the caller''s, of at most a day ahead, else
-one is made. p_tenant: a tenant''s login role needs none; others name it here or in p_meta ->> ''tenant_id'', else the default tenant.
-Raises invalid_request, invalid_payload, validation_error, payload_too_large (field in the detail), duplicate, TENANT_REQUIRED,
-TENANT_ACCESS_DENIED, TENANT_MISMATCH, TENANT_SUSPENDED, TENANT_UNKNOWN, TENANT_LIMIT_EXCEEDED, QUEUE_FULL.';
+'Enqueues one job in the caller''s transaction and returns it (ojs-core section 7.1).
+It exists when the transaction commits, and then wakes a waiting worker.
+p_args, p_meta, p_retry, p_options, p_extra: json, jsonb or text, all but p_args of one type. As
+json or text p_args, p_options and p_extra are kept byte for byte. p_options and p_extra are JSON
+objects.
+p_scheduled_at: in the future: the job is scheduled. p_pending: it is pending until ojs.activate.
+Otherwise it is available.
+p_expires_at: from then on it is not handed out any more.
+p_retry: retry policy (ojs-retry); p_max_attempts overrides its max_attempts; default 3.
+p_timeout_ms, p_visibility_timeout_ms: milliseconds.
+p_id: a UUIDv7 that the caller chose, of at most a day ahead; default a new one.
+p_tenant: a tenant''s login role needs none; others name it here or in p_meta ->> ''tenant_id'',
+else it is the default tenant.
+Raises invalid_request, invalid_payload, validation_error, payload_too_large (field in the detail),
+duplicate, TENANT_REQUIRED, TENANT_ACCESS_DENIED, TENANT_MISMATCH, TENANT_SUSPENDED, TENANT_UNKNOWN,
+TENANT_LIMIT_EXCEEDED, QUEUE_FULL.';
 
 create or replace function ojs._enqueue_one(
     p_type text, p_args json, p_queue text, p_priority int, p_scheduled_at timestamptz, p_expires_at timestamptz, p_meta jsonb,
@@ -97,12 +107,14 @@ end;
 $$;
 comment on function ojs._enqueue_one(
     text, json, text, int, timestamptz, timestamptz, jsonb, jsonb, int, int, int, text[], boolean, json, json, uuid, text, timestamptz) is
-'ojs.enqueue for a job that is not quite ordinary: checked, in any first state, with the reminders it needs.';
+'Does what ojs.enqueue does for a job that is not ordinary: checks it by all rules, in any first
+state, and sets its timers.';
 
 create or replace function ojs._first_state(p_pending boolean, p_scheduled_at timestamptz, p_now timestamptz) returns ojs.job_state
 language sql stable
 as $$ select case when p_pending then 'pending' when p_scheduled_at > p_now then 'scheduled' else 'available' end::ojs.job_state $$;
-comment on function ojs._first_state(boolean, timestamptz, timestamptz) is 'The state of a new job.';
+comment on function ojs._first_state(boolean, timestamptz, timestamptz) is
+'Returns the state of a new job.';
 
 create or replace function ojs._unnamed_tenant(p_meta jsonb) returns text
 language plpgsql stable
@@ -118,7 +130,8 @@ begin
 end;
 $$;
 comment on function ojs._unnamed_tenant(jsonb) is
-'The tenant of a new job for which the call names none: meta.tenant_id, else the default tenant. Raises what ojs._unnamed_refusal returns.';
+'Returns the tenant of a new job for which the call names none: meta.tenant_id, else the default
+tenant. Raises what ojs._unnamed_refusal returns.';
 
 create or replace function ojs._unnamed_refusal(p_meta jsonb) returns ojs.refusal
 language sql stable
@@ -132,11 +145,14 @@ as $$
             row('OJ402', 'a tenant is required', '{"field": "meta.tenant_id"}')::ojs.refusal
         end
 $$;
-comment on function ojs._unnamed_refusal(jsonb) is 'Why a new job for which the call names no tenant has none, or null.';
+comment on function ojs._unnamed_refusal(jsonb) is
+'Returns why a new job for which the call names no tenant is refused, or null.';
 
--- A view gives the row type all columns of ojs.job; in a "create type" they would have to be listed, and kept in step.
+-- A view, because it gives the row type all columns of ojs.job. A "create type" would have to list
+-- them, and to be kept in step.
 create or replace view ojs._outcome with (security_invoker = true) as
 select 0 as n, null::text as sqlstate, null::text as message, null::jsonb as detail, j.* from ojs.job j where false;
 comment on view ojs._outcome is
-'Row type of calls in which each element succeeds or fails by itself; holds no rows. n: which element, from 0. A problem as it would be
-raised: sqlstate, message, detail; then the columns of the job are null.';
+'Row type of calls in which each job succeeds or fails alone; holds no rows. n: the number of the
+job, from 0. sqlstate, message, detail: the problem as it would be raised; the columns of the job
+are null then.';

@@ -1,5 +1,5 @@
 -- Makes all jobs of a JSON array, or none.
--- Locks nothing; with ids in it, waits for transactions that are adding the same ids.
+-- Locks nothing; for jobs with an id, waits for transactions that add jobs of the same ids.
 -- Writes job, journal; timer for jobs that are scheduled or expire.
 create or replace function ojs.enqueue_many(p_jobs anycompatible, p_tenant text default null) returns setof ojs.job
 language plpgsql security definer set search_path = pg_catalog, pg_temp
@@ -12,12 +12,16 @@ begin
 end;
 $$;
 comment on function ojs.enqueue_many(anycompatible, text) is
-'Enqueues 1 to 10000 jobs, all or none, in the caller''s transaction, and returns them in the order given. p_jobs: a JSON array of objects
-whose keys are the names of ojs.enqueue''s parameters without p_ (type, args, queue, ...), of which only type must be there; scheduled_at
-and expires_at may be + and an ISO 8601 duration from now on (+PT90S). Raises what ojs.enqueue raises; the detail names index and field.';
+'Enqueues 1 to 10000 jobs, all or none, and returns them in the order given.
+In the caller''s transaction.
+p_jobs: a JSON array of objects whose keys are the names of ojs.enqueue''s parameters without p_
+(type, args, queue, ...); only type is required. scheduled_at and expires_at may be + and an ISO
+8601 duration from now on (+PT90S).
+p_tenant: as for ojs.enqueue, for all jobs.
+Raises what ojs.enqueue raises; the detail names index and field.';
 
--- Makes those jobs of a JSON array that break no rule.
--- Locks nothing; with ids in it, waits for transactions that are adding the same ids.
+-- Makes the jobs of a JSON array that break no rule.
+-- Locks nothing; for jobs with an id, waits for transactions that add jobs of the same ids.
 -- Writes job, journal; timer for jobs that are scheduled or expire.
 create or replace function ojs.enqueue_each(p_jobs anycompatible) returns setof ojs._outcome
 language plpgsql security definer set search_path = pg_catalog, pg_temp
@@ -33,13 +37,15 @@ begin
 end;
 $$;
 comment on function ojs.enqueue_each(anycompatible) is
-'Enqueues 1 to 10000 jobs of which each succeeds or fails by itself, and returns one row per job in the order given: n from 0, then either
-the job, or sqlstate, message and detail of what ojs.enqueue_many would raise about it. p_jobs as for ojs.enqueue_many, each naming its
-own tenant. Raises invalid_request when p_jobs as a whole is malformed. A job with the id of one that another transaction is just adding
-waits for that transaction.';
+'Enqueues 1 to 10000 jobs, each of which succeeds or fails alone, and returns a row for each.
+The rows are in the order given. Each has n, from 0, and then either the job, or sqlstate, message
+and detail of what ojs.enqueue_many would raise about it.
+p_jobs: as for ojs.enqueue_many; each job names its own tenant.
+A job with the id of a job that an open transaction adds waits for that transaction. Raises
+invalid_request when p_jobs as a whole is malformed.';
 comment on type ojs._new_jobs is
-'Jobs to be, field by field: each list has an element per job, or is null when no job says anything there. refusals: of jobs that could not
-be read.';
+'New jobs, field by field: each list has an element per job, or is null if no job has the field.
+refusals: why a job could not be read.';
 
 create or replace function ojs._insert_all(p_jobs ojs._new_jobs, p_tenant text) returns setof ojs.job
 language sql stable
@@ -51,7 +57,8 @@ as $$
     where o.sqlstate is null or ojs._raise(o.sqlstate, o.message, o.detail)
 $$;
 comment on function ojs._insert_all(ojs._new_jobs, text) is
-'Enqueues several jobs, or raises the first problem. Becomes part of the query that asks, for which it is called stable.';
+'Enqueues several jobs, or raises the first problem. It writes, but is declared stable, or it could
+not be inlined. Becomes part of the query that asks.';
 
 create or replace function ojs._read_jobs(p_jobs json) returns ojs._new_jobs
 language plpgsql stable
@@ -84,11 +91,13 @@ begin
 end;
 $$;
 comment on function ojs._read_jobs(json) is
-'Takes an array of jobs in JSON apart. A job that cannot be read has a refusal and nothing else.';
-comment on type ojs._job_fields is 'A job to be as JSON gives it, field by field.';
+'Reads an array of jobs in JSON into lists of their fields. A job that cannot be read has a refusal
+and no field.';
+comment on type ojs._job_fields is 'A new job as JSON gives it, field by field.';
 
--- If a job's fields are all known, all different and none null, they are as many as the columns they fill. One comparison of numbers so
--- tells most jobs to be well formed; only the others are looked at field by field, which takes longer.
+-- A job whose fields are all known, all different and none null has as many fields as it fills
+-- columns. So one comparison of numbers shows that a job is well formed, for most jobs; only the
+-- others are read field by field, which takes longer.
 create or replace function ojs._shaped_jobs(p_jobs json)
 returns table (type json, args json, queue json, priority json, scheduled_at json, expires_at json, meta json, retry json,
     max_attempts json, timeout_ms json, visibility_timeout_ms json, tags json, pending json, options json, extra json, id json, tenant json,
@@ -119,7 +128,8 @@ as $$
     ) s
 $$;
 comment on function ojs._shaped_jobs(json) is
-'The fields of each job of an array, as JSON; of one that cannot be read nothing but the refusal. Becomes part of the query that asks.';
+'Returns the fields of each job of an array, as JSON; for a job that cannot be read only the
+refusal. Becomes part of the query that asks.';
 
 create or replace function ojs._plain_fields(p_job ojs._job_fields, p_fields bigint) returns boolean
 language sql stable
@@ -138,7 +148,8 @@ as $$
     from (select (p_job).*) p
 $$;
 comment on function ojs._plain_fields(ojs._job_fields, bigint) is
-'Whether a job in JSON can be read for certain: it has p_fields fields, all of them known, each of the type it should have.';
+'Returns whether a job in JSON can certainly be read: it has p_fields fields, all of them known,
+each of the right type.';
 
 create or replace function ojs._shape_refusal(p_job json, p_n int) returns ojs.refusal
 language plpgsql stable
@@ -176,13 +187,15 @@ begin
     end loop;
     return null;
 exception when data_exception or statement_too_complex then
-    -- The caller gets PostgreSQL's message. If PostgreSQL cannot take the text apart, there is no field to name.
+    -- The caller gets PostgreSQL's message. If PostgreSQL cannot parse the text, there is no field
+    -- to name.
     return row(sqlstate, format('jobs[%s]: %s', p_n, sqlerrm),
         case when v_name is null then '{}' else jsonb_build_object('field', v_name) end)::ojs.refusal;
 end;
 $$;
 comment on function ojs._shape_refusal(json, int) is
-'Why job p_n of several cannot be read, or null: not an object, an unknown or repeated field, a value that is not of its field''s type.';
+'Returns why job p_n of several cannot be read, or null. Reasons: it is no object; a field is
+unknown or repeated; a value does not have its field''s type.';
 
 create or replace function ojs._new_job_fields() returns jsonb
 language sql immutable
@@ -192,9 +205,12 @@ as $$
         "tags": "array", "pending": "boolean", "options": "object", "extra": "object", "id": "string", "tenant": "string",
         "tenant_id": "string"}'::jsonb
 $$;
-comment on function ojs._new_job_fields() is 'The fields of a new job in JSON, and the type of each. tenant_id is another name of tenant.';
+comment on function ojs._new_job_fields() is
+'Returns the fields of a new job in JSON, and the type of each. tenant_id is another name of
+tenant.';
 
--- json_populate_record would take a number for a text and a text for a number, and jsonb would keep one of two equal keys in meta.
+-- json_populate_record would accept a number for a text and a text for a number, and jsonb would
+-- keep one of two equal keys in meta. So values are checked before.
 create or replace function ojs._field_fault(p_name text, p_kind text, p_value json) returns text
 language plpgsql stable
 as $$
@@ -207,8 +223,8 @@ begin
     elsif json_typeof(p_value) <> p_kind then
         return format('%I must be a JSON %s', p_name, p_kind);
     elsif p_name in ('scheduled_at', 'expires_at') then
-        -- This raises what PostgreSQL says of times such as the 30th of February. A text that is no time at all is refused later, with the
-        -- other rules.
+        -- Raises PostgreSQL's error about a time such as the 30th of February. A text that has not
+        -- the form of a time is refused later, with the other rules.
         perform ojs._when(p_value #>> '{}', ojs.now());
     elsif p_name = 'tags' then
         if exists (select from json_array_elements(p_value) t where json_typeof(t) <> 'string') then
@@ -226,7 +242,8 @@ begin
 end;
 $$;
 comment on function ojs._field_fault(text, text, json) is
-'What is wrong with the value of a field of a new job, or null. Raises what PostgreSQL says about a value that it cannot take.';
+'Returns what is wrong with the value of a field of a new job, or null. Raises PostgreSQL''s error
+about a value that it cannot convert.';
 
 create or replace function ojs._when(p_text text, p_now timestamptz) returns timestamptz
 language sql stable
@@ -236,8 +253,8 @@ as $$
         else p_text::timestamptz end
 $$;
 comment on function ojs._when(text, timestamptz) is
-'A time as clients write it: with an offset, or + and an ISO 8601 duration from p_now on; null if the text is neither. Becomes part of the
-query that asks.';
+'Returns the time that a text gives: a time with an offset, or + and an ISO 8601 duration from p_now
+on; null if the text is neither. Becomes part of the query that asks.';
 
 create or replace function ojs._not_a_time(p_field text, p_n int) returns ojs.refusal
 language sql immutable
@@ -246,7 +263,8 @@ as $$
         jsonb_build_object('field', p_field, 'fault', r.fault))::ojs.refusal
     from (select 'must be a time with an offset, or + and an ISO 8601 duration such as +PT90S' as fault) r
 $$;
-comment on function ojs._not_a_time(text, int) is 'Why job p_n of several is refused whose field is a text but no time.';
+comment on function ojs._not_a_time(text, int) is
+'Returns the refusal of job p_n of several, whose field p_field has a text that is no time.';
 
 create or replace function ojs._tells_time(p_text text) returns boolean
 language sql immutable
@@ -255,4 +273,5 @@ as $$
         or p_text ~ E'^\\d{4,6}-\\d\\d-\\d\\d[T ]\\d\\d:\\d\\d(:\\d\\d([.]\\d+)?)?(Z|[-+]\\d\\d(:?\\d\\d)?)$'
 $$;
 comment on function ojs._tells_time(text) is
-'Whether a text has the form of a time: PostgreSQL also reads tomorrow, and 02/03/2031 by the settings of the session.';
+'Returns whether a text has the form of a time. PostgreSQL would accept more: tomorrow, and
+02/03/2031 by the settings of the session.';

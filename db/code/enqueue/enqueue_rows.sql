@@ -1,5 +1,5 @@
--- Makes jobs given field by field, as servers do.
--- Locks nothing; with ids of the callers', waits for transactions that are adding the same ids.
+-- Makes jobs given field by field. For servers.
+-- Locks nothing; for jobs with an id, waits for transactions that add jobs of the same ids.
 -- Writes job, journal; timer for jobs that are scheduled or expire.
 create or replace function ojs.enqueue_rows(
     p_types text[], p_args json[], p_queues text[] default null, p_priorities int[] default null, p_scheduled_at text[] default null,
@@ -18,7 +18,8 @@ begin
     if (cardinality(p_types) between 1 and 10000) is not true then
         perform ojs._raise('OJ400', 'there must be between 1 and 10000 jobs', '{"field": "types"}');
     elsif num_nonnulls(p_scheduled_at, p_expires_at) > 0 then
-        -- PostgreSQL itself refuses the 30th of February, and would do so in the middle of ojs._insert_jobs, and show all of it.
+        -- Convert the times here: for the 30th of February PostgreSQL raises an error, which in
+        -- ojs._insert_jobs would show that whole statement.
         perform ojs._when(t, ojs.now()) from unnest(p_scheduled_at || p_expires_at) t;
     end if;
     return query
@@ -30,14 +31,19 @@ $$;
 comment on function ojs.enqueue_rows(
     text[], json[], text[], int[], text[], text[], jsonb[], jsonb[], int[], int[], int[], json[], boolean[], json[], json[], uuid[], text[],
     text, boolean) is
-'Enqueues 1 to 10000 jobs given field by field: element i of each list is of job i; null, or a list that is null, says nothing. The fields
-are those of ojs.enqueue_many, tags as JSON arrays. p_each: each job succeeds or fails by itself, else all or none. Returns a row per job,
-those that failed last: n from 0, then what the caller could not know of the job (meta null: none), or sqlstate, message and detail.
-Raises what ojs.enqueue_many raises.';
+'Enqueues 1 to 10000 jobs given field by field, and returns a row per job.
+The lists: element i of each is of job i; a null element, or a null list, gives no value. The fields
+are those of ojs.enqueue_many, with tags as JSON arrays.
+p_each: each job succeeds or fails alone; else all or none.
+Each row has n, from 0, and then what the caller could not know of the job (meta null: none), or
+sqlstate, message and detail. Rows of jobs that failed are last. Raises what ojs.enqueue_many
+raises.';
 
--- All ways to enqueue several jobs end in this insert. It raises nothing: an error shows the statements that it comes from, and this one is
--- two pages long. Where one failed of all or none, the others are left out, too: to insert them and undo it leaves dead rows. Only an id of
--- the caller's can exist already; looking for a conflict takes time, so only the insert of such jobs does.
+-- Every function that enqueues several jobs ends in this statement. It raises no error: an error
+-- shows the statement that raised it, and this one is two pages long. If all or none are to be
+-- enqueued and one job fails, the others are left out, too, because inserting and undoing them
+-- would leave dead rows. Only an id that the caller chose may exist already; checking for a
+-- conflict takes time, so only the insert of such jobs does it.
 create or replace function ojs._insert_jobs(p_jobs ojs._new_jobs, p_tenant text, p_each boolean) returns setof ojs._outcome
 language plpgsql
 as $$
@@ -100,8 +106,9 @@ begin
 end;
 $$;
 comment on function ojs._insert_jobs(ojs._new_jobs, text, boolean) is
-'Enqueues several jobs. Rows come in the order given, those of jobs that failed last. p_each: each job succeeds or fails by itself; else the
-caller has to raise the first that failed, and with it undo the others.';
+'Enqueues several jobs, and returns a row per job in the order given, jobs that failed last.
+p_each: each job succeeds or fails alone. Else the caller has to raise the first failure, which
+undoes the other jobs.';
 
 create or replace function ojs._judged_jobs(
     p_jobs ojs._new_jobs, p_own text, p_tenant text, p_call text, p_now timestamptz, p_latest uuid
@@ -149,8 +156,9 @@ as $$
     offset 0
 $$;
 comment on function ojs._judged_jobs(ojs._new_jobs, text, text, text, timestamptz, uuid) is
-'Jobs to be, with what they do not say filled in, each with why it is refused or null. p_own: the tenant of the role that logged
-in, p_tenant: the tenant the call acts for, p_call: the one it named.';
+'Returns new jobs with defaults filled in, each with why it is refused, or null.
+p_own: the tenant of the role that logged in; p_tenant: the tenant that the call acts for; p_call:
+the tenant that the call names; p_latest: ojs._latest_id().';
 
 create or replace function ojs._new_job_refusal(
     p_n int, p_own text, p_call text, p_named text, p_tenant text, p_id uuid, p_type text, p_queue text, p_priority int,
@@ -181,7 +189,8 @@ end;
 $$;
 comment on function ojs._new_job_refusal(
     int, text, text, text, text, uuid, text, text, int, int, timestamptz, timestamptz, int, int, text[], json, jsonb, jsonb, json, json) is
-'Why job p_n of several is refused, or null. p_named: the tenant that the job names, p_tenant: whose it is.';
+'Returns why job p_n of several is refused, or null. p_named: the tenant that the job names;
+p_tenant: the tenant that it belongs to.';
 
 create or replace function ojs._indexed(p_refusal ojs.refusal, p_n int) returns ojs.refusal
 language plpgsql immutable
@@ -194,7 +203,8 @@ begin
     return p_refusal;
 end;
 $$;
-comment on function ojs._indexed(ojs.refusal, int) is 'Why job p_n of several is refused, with its index.';
+comment on function ojs._indexed(ojs.refusal, int) is
+'Returns a refusal with the index of its job, p_n, in the detail.';
 
 create or replace function ojs._tags(p_tags json) returns text[]
 language sql immutable
@@ -202,12 +212,15 @@ as $$
     select array_agg(case when json_typeof(t.tag) = 'string' then t.tag #>> '{}' end order by t.n)
     from json_array_elements(case when json_typeof(p_tags) = 'array' then p_tags else '[null]' end) with ordinality t(tag, n)
 $$;
-comment on function ojs._tags(json) is 'Tags as an array of text; null among them for whatever is no string, which the rules refuse.';
+comment on function ojs._tags(json) is
+'Returns tags as an array of text. An element that is no string becomes null, which the rules
+refuse.';
 
 create or replace function ojs._duplicate(p_id uuid) returns ojs.refusal
 language sql immutable
 as $$ select row('OJ410', format('job %s exists already', p_id), jsonb_build_object('field', 'id', 'job_id', p_id))::ojs.refusal $$;
-comment on function ojs._duplicate(uuid) is 'Why a job is refused whose id another job of the tenant has.';
+comment on function ojs._duplicate(uuid) is
+'Returns the refusal of a job whose id another job of the tenant has.';
 
 create or replace function ojs._remind(p_kind ojs.timer_kind, p_due timestamptz[], p_tenants text[], p_ids uuid[]) returns void
 language plpgsql
@@ -223,7 +236,7 @@ begin
 end;
 $$;
 comment on function ojs._remind(ojs.timer_kind, timestamptz[], text[], uuid[]) is
-'Has the clock look at jobs when they are due: a reminder for each instant and thousand jobs. The lists are in step.';
+'Sets timers for jobs: a row for each time and thousand jobs. The lists are in step.';
 
 -- Makes jobs that differ in their args only.
 -- Locks nothing.
@@ -247,7 +260,8 @@ begin
     if p_args is null or cardinality(p_args) not between 1 and 10000 or array_ndims(p_args) <> 1 then
         perform ojs._raise('OJ400', 'args must hold between 1 and 10000 arrays, one for each job', '{"field": "args"}');
     end if;
-    -- Below, null in a list stands for the default. Here a null is one parameter for all jobs and a mistake, which this check raises.
+    -- In the lists below a null stands for the default. As a parameter of this function a null is a
+    -- mistake, which this check raises.
     perform ojs._check_job(v_tenant, null, p_type, p_queue, p_priority, ojs._attempts(p_max_attempts, v_retry), p_scheduled_at,
         p_expires_at, p_timeout_ms, p_visibility_timeout_ms, p_tags, '[]', v_meta, v_retry, null, null);
     v_jobs.types := array_fill(p_type, v_n);
@@ -267,6 +281,8 @@ end;
 $$;
 comment on function ojs.enqueue_bulk(
     text, json[], text, int, timestamptz, timestamptz, anycompatible, anycompatible, int, int, int, text[], text) is
-'Enqueues 1 to 10000 jobs that differ in their args only, all or none, in the caller''s transaction: the fastest way to enqueue many.
-Returns their ids in the order of p_args; the other parameters are those of ojs.enqueue. Raises what ojs.enqueue raises; the detail of a
-problem with args names index and field.';
+'Enqueues 1 to 10000 jobs that differ in their args only, and returns their ids.
+The ids are in the order of p_args.
+All or none, in the caller''s transaction. This is the fastest way to enqueue many jobs.
+p_args: a JSON array for each job. The other parameters are those of ojs.enqueue.
+Raises what ojs.enqueue raises; the detail of a problem with args names index and field.';

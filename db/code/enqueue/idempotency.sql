@@ -1,9 +1,10 @@
 create or replace view ojs._once with (security_invoker = true) as
 select false as replayed, j.* from ojs.job j where false;
 comment on view ojs._once is
-'Row type of ojs.enqueue_once; holds no rows. replayed: the jobs were enqueued by an earlier call; then the job, as it was at first.';
+'Row type of ojs.enqueue_once; holds no rows. replayed: whether an earlier call enqueued the jobs.
+The other columns are the job as it was when it was enqueued.';
 
--- Does ojs.enqueue_many, once for each key and tenant.
+-- Does what ojs.enqueue_many does, once for each key and tenant.
 -- Locks the key, so that a second call with it waits for the first.
 -- Writes idempotency, and what ojs.enqueue_many writes.
 create or replace function ojs.enqueue_once(
@@ -25,7 +26,7 @@ begin
     v_known.tenant_id := coalesce(v_tenant, v_jobs #>> '{0,tenant}', v_jobs #>> '{0,tenant_id}', v_jobs #>> '{0,meta,tenant_id}',
         ojs._default_tenant());
     if v_fingerprint is null or ojs._tenant_valid(v_known.tenant_id) is not true then
-        -- ojs.enqueue_many raises what is wrong with such jobs or such a tenant.
+        -- The jobs or the tenant are wrong: ojs.enqueue_many raises why.
         perform ojs.enqueue_many(v_jobs, v_tenant);
     end if;
     insert into ojs.idempotency as i (tenant_id, key, fingerprint, expires_at)
@@ -52,8 +53,13 @@ begin
 end;
 $$;
 comment on function ojs.enqueue_once(text, anycompatible, text, bytea) is
-'Enqueues as ojs.enqueue_many does, once for each p_idempotency_key (1 to 256 characters) and tenant within
-ojs.settings.idempotency_window: a later call returns the jobs as the first one did, with replayed true, whatever has become of them. The
-tenant: p_tenant, else that of the first job. A call beside one with the same key waits until that ends; what failed may be repeated with
-its key. p_fingerprint: by what the request is known again (default: SHA-256 of p_jobs as sent); another one is refused with conflict.
-Raises that and what ojs.enqueue_many raises.';
+'Enqueues as ojs.enqueue_many does, once for each key and tenant.
+A later call within ojs.settings.idempotency_window returns the jobs as the first one did, with
+replayed true, whatever has become of them.
+p_idempotency_key: 1 to 256 characters.
+p_jobs: as for ojs.enqueue_many.
+p_tenant: the tenant; else that of the first job.
+p_fingerprint: identifies the request (default: SHA-256 of p_jobs as sent); a call with the key and
+another fingerprint is refused with conflict.
+A call with the same key as an open transaction waits for it. A call that failed may be repeated
+with its key. Raises conflict and what ojs.enqueue_many raises.';

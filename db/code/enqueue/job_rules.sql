@@ -1,6 +1,6 @@
--- Raises why a job may not be enqueued. Reads nothing but its parameters.
+-- Raises why a job may not be enqueued.
 -- Locks nothing.
--- Writes nothing.
+-- Reads its parameters only; writes nothing.
 create or replace function ojs._check_job(
     p_tenant text, p_id uuid, p_type text, p_queue text, p_priority int, p_max_attempts int, p_scheduled_at timestamptz,
     p_expires_at timestamptz, p_timeout_ms int, p_visibility_timeout_ms int, p_tags text[], p_args json, p_meta jsonb, p_retry jsonb,
@@ -29,7 +29,7 @@ end;
 $$;
 comment on function ojs._check_job(
     text, uuid, text, text, int, int, timestamptz, timestamptz, int, int, text[], json, jsonb, jsonb, json, json) is
-'True, or raises why a job is refused.';
+'Returns true, or raises why a job is refused.';
 
 -- Of several violations the first is reported, in the order in which people read a job.
 create or replace function ojs._job_violation(
@@ -76,8 +76,10 @@ end;
 $$;
 comment on function ojs._job_violation(
     text, uuid, text, text, int, int, timestamptz, timestamptz, int, int, text[], json, jsonb, jsonb, json, json) is
-'Why a job is refused, or null: the rules of ojs-core section 5 and the limits of this system, once for every way in. Limits: type 255
-characters, queue 128, args 1048576 bytes, meta 65536, retry 16384, options 65536, extra 262144, 100 tags of 255 bytes, 100 levels of
+'Returns why a job is refused, or null: by the rules of ojs-core section 5 and the limits of this
+system.
+Every function that enqueues applies these. Limits: type 255 characters, queue 128, args 1048576
+bytes, meta 65536, retry 16384, options 65536, extra 262144, 100 tags of 255 bytes, 100 levels of
 JSON.';
 
 create or replace function ojs._name_violation(p_type text, p_queue text, p_priority int) returns ojs.violation
@@ -98,12 +100,14 @@ begin
         end;
 end;
 $$;
-comment on function ojs._name_violation(text, text, int) is 'Why the type, queue or priority of a job is refused, or null.';
+comment on function ojs._name_violation(text, text, int) is
+'Returns why the type, queue or priority of a job is refused, or null.';
 
 create or replace function ojs._type_name(p_type text) returns boolean
 language sql immutable
 as $$ select p_type ~ '^[a-z][a-z0-9_-]*([.][a-z][a-z0-9_-]*)*$' and octet_length(p_type) <= 255 $$;
-comment on function ojs._type_name(text) is 'Whether a text can be the type of a job. Becomes part of the query that asks.';
+comment on function ojs._type_name(text) is
+'Returns whether a text can be the type of a job. Becomes part of the query that asks.';
 
 create or replace function ojs._meta_violation(p_meta jsonb, p_tenant text) returns ojs.violation
 language plpgsql immutable
@@ -125,7 +129,8 @@ begin
     return null;
 end;
 $$;
-comment on function ojs._meta_violation(jsonb, text) is 'Why the meta of a job is refused, or null. p_tenant: whose job it is.';
+comment on function ojs._meta_violation(jsonb, text) is
+'Returns why the meta of a job is refused, or null. p_tenant: the tenant of the job.';
 
 create or replace function ojs._id_violation(p_id uuid) returns ojs.violation
 language plpgsql stable
@@ -138,12 +143,14 @@ begin
         end;
 end;
 $$;
-comment on function ojs._id_violation(uuid) is 'Why an id that a client chose is refused, or null.';
+comment on function ojs._id_violation(uuid) is
+'Returns why an id that a client chose is refused, or null.';
 
 create or replace function ojs._v7(p_id uuid) returns boolean
 language sql immutable
 as $$ select get_byte(uuid_send(p_id), 6) / 16 = 7 and get_byte(uuid_send(p_id), 8) / 64 = 2 $$;
-comment on function ojs._v7(uuid) is 'Whether an id is a UUIDv7. Becomes part of the query that asks.';
+comment on function ojs._v7(uuid) is
+'Returns whether an id is a UUIDv7. Becomes part of the query that asks.';
 
 create or replace function ojs._time_violation(
     p_scheduled_at timestamptz, p_expires_at timestamptz, p_timeout_ms int, p_visibility_timeout_ms int
@@ -164,13 +171,14 @@ begin
 end;
 $$;
 comment on function ojs._time_violation(timestamptz, timestamptz, int, int) is
-'Why a time or a length of time of a job is refused, or null.';
+'Returns why a time or a timeout of a job is refused, or null.';
 
 create or replace function ojs._storable_time(p_at timestamptz) returns boolean
 language sql immutable
 as $$ select p_at between '0001-01-01 00:00:00+00' and '9999-12-31 23:59:59.999999+00' $$;
 comment on function ojs._storable_time(timestamptz) is
-'Whether a time is of the years 1 to 9999, which RFC 3339 can write. Becomes part of the query that asks.';
+'Returns whether a time is of the years 1 to 9999, which RFC 3339 can write. Becomes part of the
+query that asks.';
 
 create or replace function ojs._options_violation(p_options json, p_extra json) returns ojs.violation
 language plpgsql stable
@@ -203,7 +211,8 @@ begin
     return coalesce(ojs._lacking(p_options, p_extra), ojs._misspelt(p_options, p_extra));
 end;
 $$;
-comment on function ojs._options_violation(json, json) is 'Why the options or the extra attributes of a job are refused, or null.';
+comment on function ojs._options_violation(json, json) is
+'Returns why the options or the extra attributes of a job are refused, or null.';
 
 create or replace function ojs._ttl_valid(p_ttl json) returns boolean
 language sql immutable
@@ -212,11 +221,13 @@ as $$
         and case when p_ttl::text ~ '^(-1|[0-9]{1,9})$' then p_ttl::text::int <= 315360000 else false end
 $$;
 comment on function ojs._ttl_valid(json) is
-'Whether a value can be the result_ttl of a job: whole seconds up to ten years, -1 for ever, or absent.';
+'Returns whether a value can be the result_ttl of a job: whole seconds up to ten years, -1 for ever,
+or absent.';
 
--- Most jobs break no rule, and calling the functions above for each of a thousand would cost as much as storing them. The functions below
--- become part of a query and must stay narrower than the rules, because a job that passes them is not checked again. Names are apart from
--- the rest: jobs that come together share them, so each is looked at once.
+-- Most jobs break no rule, and to call the functions above for each of a thousand jobs would cost
+-- as much as to store them. The functions below become part of a query. They must never accept more
+-- than the rules, because a job that passes them is not checked again. Names have a function of
+-- their own: jobs that are enqueued together share names, so that each name is checked once.
 create or replace function ojs._ordinary_names(p_tenant text, p_type text, p_queue text) returns boolean
 language sql stable
 as $$
@@ -225,9 +236,11 @@ as $$
         and octet_length(p_type || p_queue || p_tenant) <= 128
 $$;
 comment on function ojs._ordinary_names(text, text, text) is
-'Whether tenant, type and queue of a job certainly break no rule: short names, none null. Becomes part of the query that asks.';
+'Returns whether tenant, type and queue of a job certainly break no rule: short names, none null.
+Becomes part of the query that asks.';
 
--- A statement that makes one job prepares its expressions for that job alone, so each further one here would slow it.
+-- A statement that makes one job prepares its expressions for that job alone, so there are few
+-- here.
 create or replace function ojs._bare_job(p_tenant text, p_type text, p_queue text, p_priority int, p_args json, p_meta jsonb)
 returns boolean
 language sql stable
@@ -236,13 +249,15 @@ as $$
         and starts_with(p_args::text, '[') and ojs._plain_json(p_args)
 $$;
 comment on function ojs._bare_job(text, text, text, int, json, jsonb) is
-'Whether a job that has nothing else certainly breaks no rule. Becomes part of the query that asks.';
+'Returns whether a job with these attributes only certainly breaks no rule. Becomes part of the
+query that asks.';
 
 create or replace function ojs._ordinary_id(p_id uuid, p_latest uuid) returns boolean
 language sql immutable
 as $$ select p_id is null or ojs._v7(p_id) and p_id <= p_latest $$;
 comment on function ojs._ordinary_id(uuid, uuid) is
-'Whether an id that a client chose certainly breaks no rule. p_latest: ojs._latest_id(). Becomes part of the query that asks.';
+'Returns whether an id that a client chose certainly breaks no rule. p_latest: ojs._latest_id().
+Becomes part of the query that asks.';
 
 create or replace function ojs._ordinary_rest(
     p_tenant text, p_priority int, p_max_attempts int, p_scheduled_at timestamptz, p_expires_at timestamptz, p_timeout_ms int,
@@ -259,4 +274,5 @@ as $$
 $$;
 comment on function ojs._ordinary_rest(
     text, int, int, timestamptz, timestamptz, int, int, text[], json, jsonb, jsonb, json, json) is
-'Whether the rest of a job certainly breaks no rule: nothing unusual in it. Becomes part of the query that asks.';
+'Returns whether the other attributes of a job certainly break no rule. Becomes part of the query
+that asks.';

@@ -1,15 +1,17 @@
-comment on type ojs.violation is 'Why a job is refused: the problem''s SQLSTATE, the field at fault, and a sentence.';
+comment on type ojs.violation is
+'Why a job is refused: the SQLSTATE of the problem, the wrong field, and a sentence.';
 
--- Asked first by each function that runs with its owner's rights and takes JSON of any type: a cast may be anybody's function, and would
--- run with these rights.
+-- Each function that runs with its owner's rights and takes JSON of any type calls this first. A
+-- cast from another type may be a function that any user wrote, and would run with the owner's
+-- rights.
 create or replace function ojs._json_type(p_type regtype) returns boolean
 language sql stable
 as $$
     select p_type in ('json'::regtype, 'jsonb'::regtype, 'text'::regtype, 'varchar'::regtype, 'unknown'::regtype) or ojs._no_json(p_type)
 $$;
 comment on function ojs._json_type(regtype) is
-'True for the types that JSON parameters may have: json, jsonb and text. Raises invalid_request for others. Becomes part of the expression
-that asks.';
+'Returns true for the types that JSON parameters may have: json, jsonb and text. Raises
+invalid_request for others. Becomes part of the expression that asks.';
 
 create or replace function ojs._no_json(p_type regtype) returns boolean
 language plpgsql stable
@@ -18,21 +20,23 @@ begin
     return ojs._raise('OJ400', format('JSON must be given as json, jsonb or text, not as %s', p_type), null, 'Cast it to jsonb.');
 end;
 $$;
-comment on function ojs._no_json(regtype) is 'Raises that a type is none in which JSON is given.';
+comment on function ojs._no_json(regtype) is 'Raises that JSON is not accepted in a type.';
 
--- A number in jsonb has at most 131072 digits before the point and 16383 behind it. Whatever has more shows a long run of digits or a
--- large exponent.
+-- A number in jsonb has at most 131072 digits before the point and 16383 after it. A number with
+-- more has a long run of digits or a large exponent.
 create or replace function ojs._fits_jsonb(p_json json) returns boolean
 language sql stable
 as $$
     select p_json::text !~ '[0-9][eE][-+]?[0-9]{3}' and (octet_length(p_json::text) < 16000 or p_json::text !~ '[0-9]{255}')
 $$;
 comment on function ojs._fits_jsonb(json) is
-'Whether all numbers of a JSON text certainly fit numeric, and with them the text jsonb. Becomes part of the query that asks.';
+'Returns whether all numbers of a JSON text certainly fit numeric, so that the text can become
+jsonb. Becomes part of the query that asks.';
 
--- PostgreSQL 16 finds repeated keys by itself. Before that, the pairs in the text are counted (every colon outside of strings) and
--- compared with the pairs that are left once the text has become jsonb, which keeps one of each. Without escapes that could be a colon
--- the strings need not be set aside, because they keep their colons.
+-- From PostgreSQL 16 on "is json with unique keys" finds repeated keys. Before, this counts the
+-- pairs in the text (every colon outside of strings) and compares them with the pairs left in the
+-- jsonb, which keeps one of each key. Without escapes that could be a colon, the strings can stay,
+-- because jsonb has the same colons in them.
 do $do$
 begin
     if current_setting('server_version_num')::int >= 160000 then
@@ -40,7 +44,7 @@ begin
             create or replace function ojs._repeats_key(p_json json) returns boolean language sql stable
             as $$ select not (p_json is json with unique keys) $$
         $fn$;
-        -- A database that was moved here from an older PostgreSQL has it.
+        -- A database that was upgraded from an older PostgreSQL has this function.
         drop function if exists ojs._repeats_key_exactly(json);
     else
         execute $fn$
@@ -50,7 +54,8 @@ begin
                 return length(regexp_replace(regexp_replace(p_json::text, E'"(?:[^"\\\\]|\\\\.)*"', '', 'g'), '[^:]', '', 'g'))
                     <> length(regexp_replace(regexp_replace(p_json::jsonb::text, E'"(?:[^"\\\\]|\\\\.)*"', '', 'g'), '[^:]', '', 'g'));
             exception when numeric_value_out_of_range then
-                -- A number beyond numeric: fine as text, but it cannot become jsonb to be compared.
+                -- A number too large for numeric is allowed in json, but the text cannot become
+                -- jsonb to be compared.
                 return false;
             end;
             $$
@@ -63,7 +68,8 @@ begin
                     when strpos(p_json::text, '{') = 0 then false
                     when strpos(p_json::text, E'\\u') > 0 or octet_length(p_json::text) > 100000 or not ojs._fits_jsonb(p_json) then
                         ojs._repeats_key_exactly(p_json)
-                    -- Colons are counted in two ways: lengths are faster, but would write jsonb as text twice.
+                    -- The two sides count colons in different ways: lengths are faster, but on this
+                    -- side would convert jsonb to text twice.
                     else octet_length(p_json::text) - octet_length(replace(p_json::text, ':', ''))
                         <> cardinality(string_to_array(p_json::jsonb::text, ':')) - 1 end
             $$
@@ -71,7 +77,8 @@ begin
     end if;
 end;
 $do$;
-comment on function ojs._repeats_key(json) is 'Whether an object anywhere in a JSON text has the same key twice.';
+comment on function ojs._repeats_key(json) is
+'Returns whether an object anywhere in a JSON text has the same key twice.';
 
 create or replace function ojs._bad_escape(p_text text) returns text
 language plpgsql immutable
@@ -80,7 +87,8 @@ declare
     v_escapes text;
 begin
     if strpos(p_text, E'\\u') > 0 then
-        -- Without removing escaped backslashes and whole surrogate pairs first, both would be taken for what is looked for.
+        -- First remove escaped backslashes and whole surrogate pairs, because both would match the
+        -- patterns below.
         v_escapes := regexp_replace(p_text, E'\\\\\\\\|\\\\u[dD][89abAB][0-9a-fA-F]{2}\\\\u[dD][c-fC-F][0-9a-fA-F]{2}', '', 'g');
         if strpos(v_escapes, E'\\u0000') > 0 then
             return E'a NUL character (\\u0000)';
@@ -91,7 +99,8 @@ begin
     return null;
 end;
 $$;
-comment on function ojs._bad_escape(text) is 'What a JSON text holds that json keeps and text cannot be made of, or null.';
+comment on function ojs._bad_escape(text) is
+'Returns which escape of a JSON text json keeps but text cannot represent, or null.';
 
 create or replace function ojs._too_deep(p_json jsonb) returns boolean
 language plpgsql immutable
@@ -104,7 +113,8 @@ begin
         and jsonb_path_exists(p_json, 'strict $.**{100} ? (@.type() == "array" || @.type() == "object")');
 end;
 $$;
-comment on function ojs._too_deep(jsonb) is 'Whether JSON is nested more than 100 levels deep.';
+comment on function ojs._too_deep(jsonb) is
+'Returns whether JSON is nested more than 100 levels deep.';
 
 create or replace function ojs._json_violation(p_json json, p_field text, p_kind text, p_max_bytes int) returns ojs.violation
 language plpgsql immutable
@@ -139,10 +149,12 @@ begin
 end;
 $$;
 comment on function ojs._json_violation(json, text, text, int) is
-'Why a JSON value that is stored byte for byte is refused, or null: larger than p_max_bytes, not of kind p_kind (a json_typeof; null:
-any), a NUL character, half of a surrogate pair, more than 100 levels, a repeated key.';
+'Returns why a JSON value that is stored byte for byte is refused, or null.
+Reasons: it is larger than p_max_bytes; it is not of kind p_kind (a json_typeof; null: any); it has
+a NUL character, half of a surrogate pair, more than 100 levels, or a repeated key.';
 
--- This test must stay narrower than the rules: a value that passes here is stored without a call of ojs._json_violation.
+-- This test must never accept more than the rules: a value that passes it is stored without a call
+-- of ojs._json_violation.
 create or replace function ojs._plain_json(p_json json) returns boolean
 language sql stable
 as $$
@@ -152,14 +164,16 @@ as $$
         and not ojs._repeats_key(p_json)
 $$;
 comment on function ojs._plain_json(json) is
-'Whether a JSON value certainly breaks no rule of ojs._json_violation, whatever its kind: short, without \u escapes, few brackets, no
-repeated key. Becomes part of the query that asks.';
+'Returns whether a JSON value certainly breaks no rule of ojs._json_violation but that of its kind:
+it is short, and has no \u escapes, few brackets, and no repeated key. Becomes part of the query
+that asks.';
 
 create or replace function ojs._readable(p_json json) returns boolean
 language sql stable
 as $$ select strpos(p_json::text, E'\\u') = 0 or ojs._bad_escape(p_json::text) is null $$;
 comment on function ojs._readable(json) is
-'Whether PostgreSQL can take a JSON value apart: it stumbles over escapes of characters that text cannot hold.';
+'Returns whether PostgreSQL can parse a JSON value: it fails at escapes of characters that text
+cannot hold.';
 
 create or replace function ojs._plain_uuid(p_json json) returns boolean
 language sql stable
@@ -167,7 +181,8 @@ as $$
     select p_json::text like '"________-____-____-____-____________"' and octet_length(replace(p_json::text, '-', '')) = 34
         and p_json::text ~ '^"[0-9a-fA-F-]+"$'
 $$;
-comment on function ojs._plain_uuid(json) is 'Whether a JSON value is a text that is certainly a UUID.';
+comment on function ojs._plain_uuid(json) is
+'Returns whether a JSON value is a text that is certainly a UUID.';
 
 create or replace function ojs._plain_time(p_json json) returns boolean
 language sql stable
@@ -175,7 +190,8 @@ as $$
     select p_json::text ~ ('^"(19|20|21)[0-9][0-9]-(0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])'
         || 'T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]([.][0-9]{1,9})?(Z|[-+](0[0-9]|1[0-4]):[0-5][0-9])"$')
 $$;
-comment on function ojs._plain_time(json) is 'Whether a JSON value is a text that is certainly a time.';
+comment on function ojs._plain_time(json) is
+'Returns whether a JSON value is a text that is certainly a time.';
 
 create or replace function ojs._uuid(p_text text) returns uuid
 language plpgsql immutable
@@ -186,4 +202,4 @@ exception when invalid_text_representation then
     return null;
 end;
 $$;
-comment on function ojs._uuid(text) is 'A text as a UUID; null when it is none.';
+comment on function ojs._uuid(text) is 'Returns a text as a UUID; null if it is not a UUID.';

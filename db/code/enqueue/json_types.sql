@@ -1,12 +1,15 @@
--- The functions with args once more, for args of other JSON types than the one that PostgreSQL takes a bare literal for.
+-- The functions with args again, for args of other JSON types than the one that PostgreSQL assumes
+-- for a literal without a type.
 
--- A literal such as '[]', and a parameter whose type the driver leaves open, is text wherever one of the candidates takes text. So the
--- functions with p_args text get those, and here is what remains. Only those have a default for p_args, else ojs.enqueue('a') would be
--- ambiguous. All other JSON parameters are anycompatible, which takes each type, but of those in one call the same. These functions must
--- stay a single select in language sql without settings: then they become part of the query that calls them.
+-- A literal such as '[]', and a parameter to which the driver gives no type, is text wherever one
+-- of the candidates takes text. So the functions with p_args text get such calls, and the functions
+-- here the rest. Only the former have a default for p_args; otherwise ojs.enqueue('a') would be
+-- ambiguous. All other JSON parameters are anycompatible, which accepts each type, but only one in
+-- a call. These functions must stay a single select in language sql without settings, so that they
+-- become part of the query that calls them.
 
--- Makes one job, as its namesake does.
--- Locks and writes what that does.
+-- Makes one job, as ojs.enqueue with args as text.
+-- Locks and writes what that function does.
 create or replace function ojs.enqueue(
     p_type text, p_args anyelement, p_queue text default 'default', p_priority int default 0,
     p_scheduled_at timestamptz default null, p_expires_at timestamptz default null, p_meta anycompatible default '{}',
@@ -22,12 +25,13 @@ $$;
 comment on function ojs.enqueue(
     text, anyelement, text, int, timestamptz, timestamptz, anycompatible, anycompatible, int, int, int, text[], boolean, anycompatible,
     anycompatible, uuid, text) is
-'ojs.enqueue with p_args of type json, kept byte for byte, or jsonb.';
+'Does what ojs.enqueue does, for p_args of type json, kept byte for byte, or jsonb.';
 
--- Of lists a bare literal stays json[]: with the other lists p_type is varchar, which PostgreSQL likes less for the literal before it.
+-- A literal without a type stays json[] in enqueue_bulk: p_type is varchar in the functions for
+-- other lists, which PostgreSQL prefers less for the literal before it.
 
--- Makes jobs that differ in their args only, as its namesake does.
--- Locks and writes what that does.
+-- Makes jobs that differ in their args only, as ojs.enqueue_bulk with args as json[].
+-- Locks and writes what that function does.
 create or replace function ojs.enqueue_bulk(
     p_type varchar, p_args jsonb[], p_queue text default 'default', p_priority int default 0,
     p_scheduled_at timestamptz default null, p_expires_at timestamptz default null, p_meta anycompatible default '{}',
@@ -41,10 +45,10 @@ as $$
 $$;
 comment on function ojs.enqueue_bulk(
     varchar, jsonb[], text, int, timestamptz, timestamptz, anycompatible, anycompatible, int, int, int, text[], text) is
-'ojs.enqueue_bulk with p_args of type jsonb[].';
+'Does what ojs.enqueue_bulk with p_args of type json[] does, for jsonb[].';
 
--- Makes jobs that differ in their args only, as its namesake does.
--- Locks and writes what that does.
+-- Makes jobs that differ in their args only, as ojs.enqueue_bulk with args as json[].
+-- Locks and writes what that function does.
 create or replace function ojs.enqueue_bulk(
     p_type varchar, p_args text[], p_queue text default 'default', p_priority int default 0,
     p_scheduled_at timestamptz default null, p_expires_at timestamptz default null, p_meta anycompatible default '{}',
@@ -58,10 +62,10 @@ as $$
 $$;
 comment on function ojs.enqueue_bulk(
     varchar, text[], text, int, timestamptz, timestamptz, anycompatible, anycompatible, int, int, int, text[], text) is
-'ojs.enqueue_bulk with p_args of type text[].';
+'Does what ojs.enqueue_bulk with p_args of type json[] does, for text[].';
 
--- Makes or changes a cron job, as its namesake does.
--- Locks and writes what that does.
+-- Makes or changes a cron job, as ojs.put_cron with args as text.
+-- Locks and writes what that function does.
 create or replace function ojs.put_cron(
     p_name text, p_expression text, p_type text, p_args anyelement, p_timezone text default 'UTC',
     p_queue text default 'default', p_priority int default 0, p_meta anycompatible default '{}', p_retry anycompatible default null,
@@ -79,4 +83,4 @@ $$;
 comment on function ojs.put_cron(
     text, text, text, anyelement, text, text, int, anycompatible, anycompatible, int, int, int, text[], anycompatible, anycompatible,
     text, text, boolean, text, text) is
-'ojs.put_cron with p_args of type json, kept byte for byte, or jsonb.';
+'Does what ojs.put_cron does, for p_args of type json, kept byte for byte, or jsonb.';

@@ -1,4 +1,5 @@
--- What a job can ask for and this server cannot do. Taken in silence, a job that is to be unique would run twice.
+-- Features that a job can ask for and this server does not have. The job is refused: if the request
+-- were ignored, a job that is to be unique could run twice.
 
 create or replace function ojs._lacking(p_options json, p_extra json) returns ojs.violation
 language plpgsql stable
@@ -23,5 +24,6 @@ begin
 end;
 $$;
 comment on function ojs._lacking(json, json) is
-'Why a job is refused that asks for a feature which the manifest says the server does not have, or null: there is none, or ojs.configure
-says that such words are carried.';
+'Returns why a job is refused that asks for a feature which the server does not have, by its
+manifest. Null: it asks for no such feature, or ojs.configure says that such fields are only kept
+(unsupported carry).';

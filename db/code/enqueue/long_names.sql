@@ -1,6 +1,7 @@
--- A trigger validates jobs after the statement has inserted them all. A name too long for an index would fail before, with an error of
--- PostgreSQL's that no producer understands, so this policy refuses it. It is part of the plan and costs an insert less than the condition
--- of a trigger, which every statement reads anew.
+-- A trigger validates jobs after the statement has inserted all of them. A name that is too long
+-- for an index would fail before that, with an error of PostgreSQL that does not name the field, so
+-- a policy refuses such names with this function. It is part of the plan and costs an insert less
+-- than a trigger's condition, which PostgreSQL prepares anew for every statement.
 create or replace function ojs._refuse_long(p_queue text, p_tenant text) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp
 as $$
@@ -13,4 +14,5 @@ begin
     return true;
 end;
 $$;
-comment on function ojs._refuse_long(text, text) is 'True, or raises that the queue or the tenant is too long.';
+comment on function ojs._refuse_long(text, text) is
+'Returns true, or raises that the queue or the tenant is too long.';

@@ -1,5 +1,5 @@
--- Names of fields that are nearly right. Kept in silence, as the specification wants of unknown attributes, a schedule_at would have its
--- job run at once.
+-- Names of fields that are nearly right. The specification keeps unknown attributes; without these
+-- checks a job with schedule_at would run at once.
 
 create or replace function ojs._misspelt(p_options json, p_extra json) returns ojs.violation
 language sql stable
@@ -13,7 +13,8 @@ as $$
             ojs._job_aliases()))
 $$;
 comment on function ojs._misspelt(json, json) is
-'Why a job is refused among whose options or unknown attributes is a name that is nearly that of a field, or null.';
+'Returns why a job is refused that has a name in its options or unknown attributes which is nearly
+that of a field, or null.';
 
 create or replace function ojs._job_aliases() returns jsonb
 language sql immutable
@@ -23,7 +24,8 @@ as $$
         "lease_id": "lease"}'::jsonb
 $$;
 comment on function ojs._job_aliases() is
-'What people write for fields of a job. A worker that gives back a job with the lease as lease_token would take it for checked.';
+'Returns names that users write for fields of a job. A worker that gives a job back with the lease
+as lease_token would otherwise believe that the lease was checked.';
 
 create or replace function ojs._retry_misspelt(p_retry jsonb) returns ojs.violation
 language plpgsql immutable
@@ -32,7 +34,7 @@ declare
     c_known constant text[] := '{max_attempts, initial_interval, initial_interval_ms, max_interval, max_interval_ms, backoff_coefficient,
         backoff_strategy, jitter, non_retryable_errors, on_exhaustion, intervals}';
 begin
-    -- Nearly all policies end here.
+    -- Nearly all policies have known names only.
     if p_retry - c_known = '{}' then
         return null;
     end if;
@@ -42,7 +44,7 @@ begin
 end;
 $$;
 comment on function ojs._retry_misspelt(jsonb) is
-'Why a retry policy is refused in which is a name that is nearly that of a field, or null.';
+'Returns why a retry policy is refused that has a name which is nearly that of a field, or null.';
 
 create or replace function ojs._nearly(p_given json, p_path text, p_known text[], p_aliases jsonb) returns ojs.violation
 language sql immutable
@@ -55,14 +57,16 @@ as $$
     where n.meant is not null limit 1
 $$;
 comment on function ojs._nearly(json, text, text[], jsonb) is
-'A violation by the first name in an object that is not known but resembles one that is, or that p_aliases knows as what people write for
-it; null: there is none. Looks at 200 unknown names, and at none that begins with x_ or ext_. p_path: of the object, for the message.';
+'Returns a violation for the first unknown name in an object that resembles a known one, or is in
+p_aliases; null: there is none. Looks at 200 unknown names, without those that begin with x_ or
+ext_.
+p_path: the path of the object, for the message.';
 
 create or replace function ojs._error_misspelt(p_error jsonb) returns ojs.violation
 language plpgsql immutable
 as $$
 declare
-    -- A detail is of a problem as RFC 9457 has it.
+    -- detail: errors in the form of RFC 9457 have it.
     c_known constant text[] := '{message, code, type, retryable, details, detail, backtrace}';
 begin
     if p_error - c_known = '{}' then
@@ -72,13 +76,14 @@ begin
 end;
 $$;
 comment on function ojs._error_misspelt(jsonb) is
-'Why the error of a nack is refused in which is a name that is nearly that of a field, or null: a retriable that is kept in silence would
-have the job run again.';
+'Returns why the error of a nack is refused that has a name which is nearly that of a field, or
+null. If retriable were kept as an unknown field, the job would run again.';
 
 create or replace function ojs._meant(p_name text, p_known text[]) returns text
 language sql immutable
 as $$ select k from unnest(p_known) with ordinality u(k, n) where ojs._resembles(p_name, k) order by n limit 1 $$;
-comment on function ojs._meant(text, text[]) is 'The known name that another one was probably meant for; null: there is none.';
+comment on function ojs._meant(text, text[]) is
+'Returns the known name that an unknown one was probably meant for; null: there is none.';
 
 create or replace function ojs._meant_field(p_name text) returns text
 language sql immutable
@@ -87,7 +92,8 @@ as $$
         replace(coalesce(ojs._job_aliases() ->> p_name, case p_name when 'delay_until' then p_name end), 'delay_until', 'scheduled_at'))
 $$;
 comment on function ojs._meant_field(text) is
-'ojs._meant among the fields of a job in JSON, and by what people write for them; a time has one name there.';
+'Returns the field of a job in JSON that a name was probably meant for, by resemblance or by
+ojs._job_aliases; null: there is none.';
 
 create or replace function ojs._misnamed(p_name text, p_known text[], p_path text default '') returns void
 language plpgsql
@@ -103,7 +109,8 @@ begin
 end;
 $$;
 comment on function ojs._misnamed(text, text[], text) is
-'Raises which of the known names was probably meant for one that is not known; if there is none, nothing. p_path: what stands before it.';
+'Raises which known name an unknown one was probably meant for; does nothing if it resembles none.
+p_path: the path before the name.';
 
 create or replace function ojs._not_a_setting(p_name text, p_known text[], p_hint text) returns void
 language plpgsql
@@ -116,9 +123,10 @@ begin
 end;
 $$;
 comment on function ojs._not_a_setting(text, text[], text) is
-'Raises that there is no such setting, and which of the known ones was probably meant; p_hint is for a name that resembles none.';
+'Raises that a setting does not exist, and which known one was probably meant. p_hint: for a name
+that resembles none.';
 
--- The same rule as in internal/names, for requests that only servers read.
+-- The same rule as in internal/names, which is for requests that only servers read.
 create or replace function ojs._resembles(p_name text, p_known text) returns boolean
 language plpgsql immutable
 as $$
@@ -151,5 +159,7 @@ begin
 end;
 $$;
 comment on function ojs._resembles(text, text) is
-'Whether one name was probably meant for the other: the same but for case and underscores, or a slip of a character apart: one too many, one
-missing, two exchanged; in names of six or more another one; in names of nine or more two of these beside each other.';
+'Returns whether one name was probably meant for the other: they are equal but for case and
+underscores, or differ by one slip.
+A slip is one character too many, one missing, or two exchanged; in names of 6 characters or more
+also one replaced; in names of 9 or more up to two replaced, next to each other.';

@@ -1,7 +1,12 @@
--- It runs with its caller's rights, because current_user tells a plain insert from one by the enqueue functions. Those have filled in
--- tenant and max_attempts already, and filling in again would overrule a max_attempts given beside the policy. The trigger's condition
--- spares ordinary rows the call; it is short, because every statement reads it anew. Whether the default tenant was named or filled in by
--- the rule it cannot tell: for that the rule would have to name meta twice, or to read a subquery, which costs a fifth of a statement.
+-- Runs with its caller's rights, because current_user then distinguishes a plain insert from an
+-- insert by an enqueue function. The enqueue functions have set tenant and max_attempts already;
+-- setting them again would overrule a max_attempts that was given besides the retry policy. The
+-- trigger's condition keeps ordinary rows from calling this function; it is short, because
+-- PostgreSQL reads it anew for every statement.
+--
+-- The function cannot know whether the default tenant was given or filled in by the rule. For that
+-- the rule would have to name meta twice, or to read a subquery, which costs a fifth of a
+-- statement.
 create or replace function ojs._job_arriving() returns trigger
 language plpgsql set search_path = pg_catalog, pg_temp
 as $$
@@ -22,7 +27,8 @@ begin
     return new;
 end;
 $$;
-comment on function ojs._job_arriving() is 'Trigger: gives a new job the state, tenant and attempts that follow from its other attributes.';
+comment on function ojs._job_arriving() is
+'Trigger: sets the state, tenant and attempts of a new job that follow from its other attributes.';
 
 create or replace function ojs._required_tenant(p_meta jsonb) returns text
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
@@ -31,12 +37,16 @@ begin
     return ojs._unnamed_tenant(p_meta);
 end;
 $$;
-comment on function ojs._required_tenant(jsonb) is 'ojs._unnamed_tenant for inserts into ojs.jobs.';
+comment on function ojs._required_tenant(jsonb) is
+'Does what ojs._unnamed_tenant does, for inserts into ojs.jobs.';
 
--- Most statements insert one ordinary job; for them the aggregates further down would cost more than all the rest. Of many jobs those that
--- share their names are grouped, so that names are checked once. What breaks a rule is left out of the journal, and raised behind, because
--- an error shows the statement that it comes from, and that one is long. An id that was too far ahead then need not be a moment later: kept
--- without a row in the journal, its job would never be handed out.
+-- Most statements insert one ordinary job; for them the aggregates in the second half would cost
+-- more than all the rest. Many jobs are grouped by their names, so that each name is checked once.
+--
+-- A job that breaks a rule is left out of the journal, and the error is raised afterwards by a
+-- short statement, because an error shows the statement that raised it. An id that was too far
+-- ahead may be valid a moment later, when it is checked again. Its job has no row in the journal
+-- and would never be handed out, so the statement is refused in any case (40001).
 create or replace function ojs._job_inserted() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -97,7 +107,8 @@ begin
 end;
 $$;
 comment on function ojs._job_inserted() is
-'Trigger: refuses a statement that inserts a job which breaks a rule, appends to the journal, makes timers and notifies.';
+'Trigger: refuses a statement that inserts a job which breaks a rule, appends to the journal, sets
+timers and notifies.';
 
 create or replace view ojs.jobs with (security_invoker = true) as
 select j.tenant_id, j.id, j.type, j.queue, j.priority, j.state, j.attempt, j.max_attempts, j.args, j.meta, j.created_at, j.enqueued_at,
@@ -125,7 +136,8 @@ begin
 end;
 $$;
 comment on function ojs._type_only(jsonb) is
-'The type of a new job, a row of ojs.jobs. Raises invalid_request that names the column if it has a value in one that no producer sets.';
+'Returns the type of a new job, a row of ojs.jobs. Raises invalid_request with the column''s name if
+the row has a value in a column that producers may not set.';
 
 create or replace function ojs._no_type() returns text
 language plpgsql set search_path = pg_catalog, pg_temp
@@ -137,10 +149,12 @@ end;
 $$;
 comment on function ojs._no_type() is 'Raises that a new job has no type.';
 
--- An insert into the view becomes one into ojs.job with the rights of the view's owner, so that nobody else needs rights on the table; the
--- grants on the view say which columns may be given. The rule names each column once: an expression given for a column named twice would
--- run twice. The defaults stand here and not at the view, because ORMs and mappers write null for whatever is not given. The planner knows
--- which columns an insert leaves out, so that one without those that nobody may set calls no function for them.
+-- An insert into the view becomes one into ojs.job with the rights of the view's owner, so that no
+-- other role needs rights on the table. The grants on the view say which columns may be given. The
+-- rule names each column once, because the expression for a column named twice would be evaluated
+-- twice. The defaults are here and not at the view, because ORMs write null for a column that is
+-- not given. The planner knows which columns an insert leaves out, so an insert without the
+-- forbidden columns calls no function for them.
 create or replace rule jobs_insert as on insert to ojs.jobs do instead
 insert into ojs.job as j (tenant_id, id, type, queue, priority, args, meta, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms,
     tags, retry, options, extra)
@@ -154,10 +168,13 @@ returning j.tenant_id, j.id, j.type, j.queue, j.priority, j.state, j.attempt, j.
     j.scheduled_at, j.expires_at, j.started_at, j.lease_expires_at, j.finished_at, j.retry_at, j.worker_id, j.errors, j.result,
     j.timeout_ms, j.visibility_timeout_ms, j.tags, j.retry, j.options, j.extra;
 comment on view ojs.jobs is
-'Jobs, for reading and for plain inserts: insert into ojs.jobs (type, args, queue, ...) in a transaction of your own enqueues like
-ojs.enqueue, with the same rules and the same errors. May be given: id (of at most a day ahead), type, queue, priority, scheduled_at,
-expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra; and tenant_id by a role that is no tenant''s. Null
-counts as not given, and so does the default tenant beside a tenant_id in meta. A tenant''s role sees and inserts its own jobs only; its
-queries read all jobs of the queues they name, so ojs.job_info is the way to a single one. An insert cannot have
-"on conflict"; ojs.enqueue_once enqueues once. COPY with a list of columns works, and enqueues row by row. Jobs are changed by functions
-only (ojs.help).';
+'Jobs, for reading and for plain inserts, which enqueue as ojs.enqueue does, with the same errors.
+insert into ojs.jobs (type, args, queue, ...) in a transaction of your own enqueues. May be given:
+id (of at most a day ahead), type, queue, priority, scheduled_at, expires_at, timeout_ms,
+visibility_timeout_ms, tags, args, meta, retry, options, extra; and tenant_id by a role that is not
+a tenant''s. Null counts as not given. The default tenant as tenant_id counts as not given, too, if
+meta has a tenant_id.
+A tenant''s role sees and inserts its own jobs only. Its queries read all jobs of the queues they
+name, so use ojs.job_info for a single job.
+An insert cannot have "on conflict"; ojs.enqueue_once enqueues once. COPY with a list of columns
+works, and enqueues row by row. Only functions change jobs (ojs.help).';

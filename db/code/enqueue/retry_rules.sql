@@ -9,7 +9,8 @@ begin
     return null;
 end;
 $$;
-comment on function ojs._duration(text) is 'An ISO 8601 duration (PT1.5S, P1DT2H) as an interval; null when it is none.';
+comment on function ojs._duration(text) is
+'Returns an ISO 8601 duration (PT1.5S, P1DT2H) as an interval; null if the text is no duration.';
 
 create or replace function ojs._interval_ms(p_interval jsonb) returns bigint
 language sql immutable
@@ -20,7 +21,8 @@ as $$
         end
 $$;
 comment on function ojs._interval_ms(jsonb) is
-'A duration in milliseconds: ISO 8601 text, or a number of milliseconds; null when it is neither.';
+'Returns a duration in milliseconds, of ISO 8601 text or a number of milliseconds; null if it is
+neither.';
 
 create or replace function ojs._retry_interval_ms(p_retry jsonb, p_name text, p_default bigint) returns bigint
 language sql immutable
@@ -28,7 +30,8 @@ as $$
     select coalesce(ojs._interval_ms(p_retry -> (p_name || '_ms')), ojs._interval_ms(p_retry -> p_name), p_default)
 $$;
 comment on function ojs._retry_interval_ms(jsonb, text, bigint) is
-'A duration of a retry policy in milliseconds, in either spelling: name as ISO 8601 text, name_ms as a number.';
+'Returns a duration of a retry policy in milliseconds, in either spelling: name as ISO 8601 text,
+name_ms as a number.';
 
 create or replace function ojs._retry_violation(p_retry jsonb) returns ojs.violation
 language plpgsql immutable
@@ -61,7 +64,8 @@ begin
     return v_violation;
 end;
 $$;
-comment on function ojs._retry_violation(jsonb) is 'Why a retry policy is refused (ojs-retry section 11), or null.';
+comment on function ojs._retry_violation(jsonb) is
+'Returns why a retry policy is refused (ojs-retry section 11), or null.';
 
 create or replace function ojs._check_default_retry(p_retry jsonb) returns void
 language plpgsql
@@ -75,7 +79,8 @@ begin
     end if;
 end;
 $$;
-comment on function ojs._check_default_retry(jsonb) is 'Raises why a retry policy for jobs that have none is refused.';
+comment on function ojs._check_default_retry(jsonb) is
+'Raises why a retry policy for jobs without one is refused.';
 
 create or replace function ojs._interval_violation(p_retry jsonb, p_name text) returns ojs.violation
 language plpgsql immutable
@@ -105,7 +110,8 @@ begin
 end;
 $$;
 comment on function ojs._interval_violation(jsonb, text) is
-'Why a duration of a retry policy is refused, or null. p_name: initial_interval or max_interval, in either spelling.';
+'Returns why a duration of a retry policy is refused, or null. p_name: initial_interval or
+max_interval, in either spelling.';
 
 create or replace function ojs._backoff_violation(p_retry jsonb) returns ojs.violation
 language plpgsql immutable
@@ -137,7 +143,8 @@ begin
     return null;
 end;
 $$;
-comment on function ojs._backoff_violation(jsonb) is 'Why the way in which a retry policy lets intervals grow is refused, or null.';
+comment on function ojs._backoff_violation(jsonb) is
+'Returns why the backoff of a retry policy is refused (strategy, intervals, coefficient), or null.';
 
 create or replace function ojs._exhaustion_violation(p_retry jsonb) returns ojs.violation
 language plpgsql immutable
@@ -158,7 +165,8 @@ begin
 end;
 $$;
 comment on function ojs._exhaustion_violation(jsonb) is
-'Why the jitter of a retry policy, or what it says about the end of retrying, is refused, or null.';
+'Returns why the jitter of a retry policy, or what it says about the end of retrying, is refused, or
+null.';
 
 create or replace function ojs._retry_max_attempts(p_retry jsonb) returns int
 language sql immutable
@@ -167,11 +175,12 @@ as $$
         then (p_retry ->> 'max_attempts')::int end
 $$;
 comment on function ojs._retry_max_attempts(jsonb) is
-'max_attempts of a retry policy; null when absent or malformed, which validation reports.';
+'Returns max_attempts of a retry policy; null if it is absent, or malformed, which validation
+reports.';
 
 create or replace function ojs._attempts(p_given int, p_retry jsonb) returns int
 language sql immutable
 as $$ select coalesce(p_given, ojs._retry_max_attempts(p_retry), 3) $$;
 comment on function ojs._attempts(int, jsonb) is
-'How many attempts a job has: as many as given beside its retry policy, else as the policy says, else 3. Becomes part of the query that
-asks.';
+'Returns how many attempts a job may have: p_given, else as its retry policy says, else 3. Becomes
+part of the query that asks.';

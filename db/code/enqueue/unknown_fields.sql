@@ -1,4 +1,5 @@
--- A name that nothing has is perhaps a misspelt one: configuring it works, and says so.
+-- A queue or tenant that does not exist yet may be configured, but its name may be misspelt, so a
+-- notice says so.
 
 create or replace function ojs._say_if_new(p_tenant text, p_queue text) returns void
 language plpgsql stable
@@ -17,4 +18,4 @@ begin
 end;
 $$;
 comment on function ojs._say_if_new(text, text) is
-'Raises a notice that names a tenant or a queue that there are no jobs of and that nobody has configured.';
+'Raises a notice if the tenant or the queue has no jobs and no configuration yet.';

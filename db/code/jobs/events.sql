@@ -1,9 +1,12 @@
 comment on type ojs.event is
-'A lifecycle event (ojs-events): id, type (job.enqueued, ...), when, whose, from which queue, which job, and its data, which has the fields
-that the document requires. worker_id is empty where the worker gave no name.';
+'A lifecycle event (ojs-events): its id, type (job.enqueued, ...), time, tenant, queue, subject
+(such as the job), and data, which has the fields that ojs-events requires. worker_id is empty if
+the worker gave no name.';
 
--- Returns the latest events of the tenant the caller acts for, or of all; the functions below do not ask who calls.
--- Reads: for one tenant its own rows, by its shards or by indexes that begin with the tenant; for all the newest rows of each source.
+-- Returns the latest events of the tenant that the caller acts for, or of all; the functions below
+-- do not check the caller.
+-- Reads: for one tenant its own rows, by its shards or by indexes that begin with the tenant; for
+-- all tenants the newest rows of each source.
 -- Locks nothing, writes nothing.
 create or replace function ojs.events(
     p_types text[] default null, p_queues text[] default null, p_limit int default 100, p_tenant text default null
@@ -43,14 +46,26 @@ begin
 end;
 $$;
 comment on function ojs.events(text[], text[], int, text) is
-'The latest lifecycle events, newest first: job.enqueued, job.scheduled beside it for a job that is to wait, job.started (of the latest
-attempt), job.completed, job.failed (of each attempt that failed) and beside it job.retrying or job.discarded, job.dead_lettered,
-dead_letter.retried (dead letter or not), job.cancelled, job.expired, job.released, and job.timeout or job.stalled beside it for an attempt
-that the clock ended, job.heartbeat (of jobs that run the latest one, and only where p_types names it, since it says little and there are
-many), cron.triggered, cron.skipped (of the latest thousand times of each cron job), tenant.created, tenant.throttled and
-tenant.throttle_released (multi-tenancy sections 9 and 11.1), and for who sees all tenants tenant.noisy, scheduling.queue_starved,
-scheduling.pool_overloaded and scheduling.rebalanced (fair-scheduling section 11.1), as far back as jobs and the journal (ojs.configure)
-reach. p_types, p_queues: only those; p_limit 1 to 1000. Derived, not recorded: nothing is written twice.';
+'Returns the latest lifecycle events, newest first.
+They reach as far back as jobs and the journal (ojs.configure).
+p_types, p_queues: only events of these types and queues (null: all).
+p_limit: 1 to 1000.
+p_tenant: only events of this tenant; a tenant''s login role gets its own.
+Types:
+- job.enqueued, and for a job that is to wait also job.scheduled;
+- job.started (of the latest attempt), job.completed;
+- job.failed (of each attempt that failed), and with it job.retrying or job.discarded;
+- job.dead_lettered; dead_letter.retried (for any discarded job that runs again);
+- job.cancelled, job.expired, job.released; for an attempt that the clock ended also job.timeout or
+job.stalled;
+- job.heartbeat (the latest one of each running job), only if p_types names it, because there are
+many;
+- cron.triggered, cron.skipped (of the latest thousand times of each cron job);
+- tenant.created, tenant.throttled, tenant.throttle_released (multi-tenancy sections 9 and 11.1);
+- for a caller that sees all tenants: tenant.noisy, scheduling.queue_starved,
+scheduling.pool_overloaded, scheduling.rebalanced (fair-scheduling section 11.1).
+Events are derived from the rows of jobs and journals; they are not stored. Raises
+invalid_request.';
 
 create or replace function ojs._newest_jobs(p_event text, p_queues text[], p_limit int, p_tenant text) returns setof ojs.job
 language sql stable
@@ -68,7 +83,7 @@ as $$
           and (p_event = 'job.enqueued' or j.started_at is not null and (p_event = 'job.started' or j.state = 'completed'))
         order by j.seq desc limit p_limit)
         union all
-        -- Jobs that have not been available yet have no seq, so the part above does not find them.
+        -- Jobs that have not been available yet have no seq, so the query above does not find them.
         (select j.* from ojs.job j
         where p_event = 'job.enqueued' and j.queue = s.queue and j.priority = s.priority and j.tenant_id = p_tenant and j.seq is null
         order by j.id desc limit p_limit)
@@ -76,10 +91,12 @@ as $$
     where p_tenant is not null and (p_queues is null or s.queue = any (p_queues))
 $$;
 comment on function ojs._newest_jobs(text, text[], int, text) is
-'The newest p_limit jobs that have had an event: job.enqueued, job.started or job.completed. Of all tenants, in order of id; of one tenant,
-as many of each of its shards, in the order in which they became available, and of those that have not.';
+'Returns the newest p_limit jobs that have had an event: job.enqueued, job.started or job.completed.
+Of all tenants: in the order of ids. Of one tenant: p_limit of each of its shards, in the order in
+which they became available, and p_limit that have not been available yet.';
 
--- No index knows which jobs are for later, so that a walk for those alone has to end somewhere.
+-- No index says which jobs are scheduled, so a search for job.scheduled alone ends after 10,000
+-- jobs.
 create or replace function ojs._enqueued_events(p_types text[], p_queues text[], p_limit int, p_tenant text) returns setof ojs.event
 language sql stable
 as $$
@@ -95,14 +112,16 @@ as $$
     where p_types is null or p_types && '{job.enqueued,job.scheduled}' and e.type = any (p_types)
 $$;
 comment on function ojs._enqueued_events(text[], text[], int, text) is
-'job.enqueued, and job.scheduled of jobs for later, as the rows of jobs tell them. Where both are asked for, job.scheduled of the jobs whose
-job.enqueued is told, else of the newest 10,000 jobs.';
+'Returns job.enqueued and job.scheduled, from the rows of jobs. job.scheduled is of the jobs whose
+job.enqueued is returned, or without that type of the newest 10,000 jobs.';
 
--- One walk finds both kinds. Beside a long backlog it passes over many jobs that nobody has started, and two walks would do so twice.
+-- One scan finds both types. With a long backlog it passes over many jobs that have not been
+-- started, and two scans would do so twice.
 create or replace function ojs._attempt_events(p_types text[], p_queues text[], p_limit int, p_tenant text) returns setof ojs.event
 language sql stable
 as $$
-    -- Attempts are counted anew when a job is retried, so that their numbers alone would name two events alike.
+    -- The id of the event has its time, because attempts are counted anew when a job is retried,
+    -- and two events would have the same id.
     select 'evt_' || j.id || e.mark || (extract(epoch from e.at) * 1000000)::bigint, e.type, e.at, j.tenant_id, j.queue, j.id::text,
         jsonb_strip_nulls(jsonb_build_object('job_type', j.type, 'queue', j.queue, 'attempt', j.attempt,
             'worker_id', case e.type when 'job.started' then coalesce(j.worker_id, '') end, 'duration_ms', e.duration_ms))
@@ -117,8 +136,8 @@ as $$
     where p_types is null or p_types && '{job.started,job.completed}' and e.type = any (p_types)
 $$;
 comment on function ojs._attempt_events(text[], text[], int, text) is
-'job.started, of the latest attempt, and job.completed, as the rows of jobs tell them. Where both are asked for, job.completed of the
-jobs whose job.started is told.';
+'Returns job.started, of the latest attempt, and job.completed, from the rows of jobs. With both
+types job.completed is of the jobs whose job.started is returned.';
 
 create or replace function ojs._dead_letter_events(p_types text[], p_queues text[], p_limit int, p_tenant text) returns setof ojs.event
 language sql stable
@@ -131,7 +150,8 @@ as $$
       and (p_queues is null or d.queue = any (p_queues))
     order by d.at desc limit p_limit
 $$;
-comment on function ojs._dead_letter_events(text[], text[], int, text) is 'job.dead_lettered, of the jobs that are dead letters now.';
+comment on function ojs._dead_letter_events(text[], text[], int, text) is
+'Returns job.dead_lettered, of the jobs that are dead letters now.';
 
 create or replace function ojs._cron_events(p_types text[], p_queues text[], p_limit int, p_tenant text) returns setof ojs.event
 language sql stable
@@ -149,12 +169,14 @@ as $$
       and (p_tenant is null or r.tenant_id = p_tenant) and (p_queues is null or c.queue = any (p_queues))
     order by r.at desc limit p_limit
 $$;
-comment on function ojs._cron_events(text[], text[], int, text) is 'Events of cron jobs: cron.triggered, cron.skipped.';
+comment on function ojs._cron_events(text[], text[], int, text) is
+'Returns events of cron jobs: cron.triggered, cron.skipped.';
 
 create or replace function ojs._notice_events(p_types text[], p_queues text[], p_limit int, p_tenant text) returns setof ojs.event
 language sql stable
 as $$
-    -- A tenant learns what is done with it, but not how it compares, nor from the numbers of notices how many there are of others.
+    -- A tenant sees what is done with it, but not how it compares with others. Nor are notice
+    -- numbers in its ids, because they show how many notices there are.
     select case when p_tenant is null then 'evt_notice_' || n.n
             else 'evt_' || n.type || '_' || (extract(epoch from n.at) * 1000000)::bigint end,
         n.type, n.at, n.data ->> 'tenant_id', n.data ->> 'queue', n.subject, n.data
@@ -164,4 +186,4 @@ as $$
     order by n.at desc limit p_limit
 $$;
 comment on function ojs._notice_events(text[], text[], int, text) is
-'Events that ojs.notice tells; p_tenant: of those about it, without tenant.noisy.';
+'Returns the events in ojs.notice; with p_tenant those about the tenant, without tenant.noisy.';

@@ -1,5 +1,5 @@
--- Jobs as operators look for them, a page at a time. No index knows states or types, so a page looks at 10,000 jobs at most, whatever it
--- finds among them, and the next one goes on behind.
+-- Lists of jobs for operators, a page at a time. No index has states or types, so a page looks at
+-- 10,000 jobs at most, whatever it finds among them, and the next page goes on after these.
 
 -- Lists jobs, the newest first.
 -- Locks nothing.
@@ -39,13 +39,18 @@ begin
 end;
 $$;
 comment on function ojs.list_jobs(text[], text, text, timestamptz, timestamptz, uuid, uuid, int, int, text) is
-'Jobs, those with the highest ids, which are the newest, first. p_states, p_queue, p_type (a beginning, if it ends with *) say which, null:
-any. p_since, p_until: made from one instant on, and before another. p_before, p_floor: with ids below one and from the other on; p_skip:
-without the first so many; p_limit 1 to 1000, and more only where tenants use the same id. p_tenant: whose. Pages: p_floor is
-ojs.jobs_floor of the same p_before, p_until and p_tenant, and p_before of the next page the last id if the page is full, else that floor.
+'Returns jobs by filters, those with the highest ids, which are the newest, first.
+p_states, p_queue, p_type: only such jobs (null: all); a p_type that ends with * is a beginning.
+p_since, p_until: created from one time on, and before another.
+p_before, p_floor: with ids below one, and from the other on.
+p_skip: leaves out so many jobs first.
+p_limit: 1 to 1000. More rows are returned only where tenants use the same id.
+p_tenant: only jobs of this tenant.
+For pages: p_floor is ojs.jobs_floor of the same p_before, p_until and p_tenant. p_before of the
+next page is the last id if the page is full, else that floor.
 Raises invalid_request.';
 
--- How far a page of ojs.list_jobs looks.
+-- Returns how far a page of ojs.list_jobs looks.
 -- Locks nothing.
 -- Reads 10,000 entries of an index.
 create or replace function ojs.jobs_floor(p_before uuid default null, p_until timestamptz default null, p_tenant text default null)
@@ -59,24 +64,26 @@ begin
     if ojs._few_jobs(ojs._session_tenant(p_tenant)) then
         return null;
     end if;
-    -- The time in it alone: the id is perhaps another tenant's.
+    -- Return only the time of the id, because the id may be another tenant's.
     return (
         select ojs._id_at(ojs._id_time(j.id)) from (
             select j.id from ojs.job j where j.id < v_before order by j.id desc offset c_most - 1 limit 1) j);
 end;
 $$;
 comment on function ojs.jobs_floor(uuid, timestamptz, text) is
-'The id from which on a page of ojs.list_jobs looks, so that it looks at 10,000 jobs or a few more; null: at all there are, since there are
-fewer, or fewer of the tenant.';
+'Returns the id down to which a page of ojs.list_jobs looks.
+Then the page looks at 10,000 jobs or a few more.
+Null: it looks at all jobs, because there are fewer, or the tenant has fewer.';
 
 create or replace function ojs._before(p_before uuid, p_until timestamptz) returns uuid
 language sql immutable
 as $$
-    -- The clock of a client that makes ids may be a day ahead.
+    -- The id may be up to a day ahead of the time, because clients may choose such ids.
     select least(coalesce(p_before, 'ffffffff-ffff-ffff-ffff-ffffffffffff'),
         case when p_until is not null then ojs._id_at(p_until + interval '1 day') end)
 $$;
-comment on function ojs._before(uuid, timestamptz) is 'The id below which jobs are that were made before an instant, and below another id.';
+comment on function ojs._before(uuid, timestamptz) is
+'Returns the id below which all jobs are that were created before p_until, and not above p_before.';
 
 create or replace function ojs._few_jobs(p_tenant text) returns boolean
 language sql stable
@@ -89,10 +96,11 @@ as $$
     ) u
 $$;
 comment on function ojs._few_jobs(text) is
-'Whether a tenant has had so few jobs that all of them can be read at once; false for all tenants together.';
+'Returns whether a tenant has had at most 10,000 jobs, so that all of them can be read at once;
+false for all tenants together.';
 
 -- Cancels many jobs.
--- Locks their rows in the order of the ids, and passes over those that others have locked.
+-- Locks their rows in the order of the ids, with skip locked.
 -- Writes job, release, audit.
 create or replace function ojs.cancel_many(p_ids uuid[], p_tenant text default null) returns setof ojs.refusal
 language plpgsql security definer set search_path = pg_catalog, pg_temp
@@ -131,5 +139,8 @@ begin
 end;
 $$;
 comment on function ojs.cancel_many(uuid[], text) is
-'Cancels jobs that have not ended, as ojs.cancel does, and returns why not, with its job_id in the detail, for each that it did not cancel.
-p_ids: 1 to 10000; p_tenant: whose. Waits for nothing: what somebody has locked is 55P03, try it again. Raises invalid_request.';
+'Cancels jobs as ojs.cancel does, and returns a row for each job that it did not cancel.
+The row says why; the detail has job_id.
+p_ids: 1 to 10000; p_tenant: only jobs of this tenant.
+Never waits: a job that another session has locked gets 55P03; try it again. Raises
+invalid_request.';

@@ -1,4 +1,4 @@
--- Events of single jobs that the journal ojs.release tells, and heartbeats, for ojs.events
+-- Events of single jobs from the journal ojs.release, and heartbeats, for ojs.events
 -- (jobs/events.sql).
 
 create or replace function ojs._newest_releases(p_tells text, p_types text[], p_queues text[], p_limit int, p_tenant text)
@@ -21,10 +21,11 @@ as $$
     order by r.xid desc, r.seq desc limit p_limit
 $$;
 comment on function ojs._newest_releases(text, text[], text[], int, text) is
-'The newest rows of ojs.release and the type of the event that each stands for. p_tells: outcome, the event that tells what became of the
-job; clock, of those that the clock made, the one that tells why; failure, of attempts that failed, the one that says so.';
+'Returns the newest rows of ojs.release, and the type of the event for each.
+p_tells: outcome: what became of the job; clock: why the clock ended an attempt; failure: that an
+attempt failed.';
 
--- A job's errors are the only place where its failures are kept; the journal has their times.
+-- Failures are kept only in the errors of the job; the journal has their times.
 create or replace function ojs._failure(p_release ojs.release) returns table (error jsonb, max_attempts int, worker_id text)
 language sql stable rows 1
 as $$
@@ -41,7 +42,8 @@ as $$
         limit 1
     ) j on true
     left join lateral (
-        -- A job that was retried after its end counts its attempts anew, so that the number alone does not name one.
+        -- Compared by time, too, because a job that was retried after its end counts its attempts
+        -- anew, and may have two of one number.
         select x.value as entry from jsonb_array_elements(j.errors) x
         where x.value ->> 'attempt' = p_release.attempt::text
           and x.value ->> 'occurred_at' = to_char(p_release.at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')
@@ -49,8 +51,9 @@ as $$
     ) e on true
 $$;
 comment on function ojs._failure(ojs.release) is
-'The error of an attempt that failed, as events show it, its message up to 2,000 characters, how many attempts its job may have (null:
-the job is gone), and the worker that ran it (null: it gave no name). One row.';
+'Returns one row: the error of an attempt that failed as events have it, with a message of up to
+2,000 characters, how many attempts its job may have (null: the job is gone), and the worker that
+ran it (null: it gave no name).';
 
 create or replace function ojs._release_events(p_types text[], p_queues text[], p_limit int, p_tenant text) returns setof ojs.event
 language sql stable
@@ -72,7 +75,8 @@ as $$
     where p_types is null or p_types && '{job.cancelled,job.expired,dead_letter.retried,job.discarded,job.retrying,job.released}'
 $$;
 comment on function ojs._release_events(text[], text[], int, text) is
-'Events that the journal tells: job.cancelled, job.expired, dead_letter.retried, job.discarded, job.retrying, job.released.';
+'Returns events from ojs.release: job.cancelled, job.expired, dead_letter.retried, job.discarded,
+job.retrying, job.released.';
 
 create or replace function ojs._failed_events(p_types text[], p_queues text[], p_limit int, p_tenant text) returns setof ojs.event
 language sql stable
@@ -87,7 +91,8 @@ as $$
     where p_types is null or 'job.failed' = any (p_types)
 $$;
 comment on function ojs._failed_events(text[], text[], int, text) is
-'job.failed, of each attempt that failed, beside the event that tells what became of the job.';
+'Returns job.failed for each attempt that failed, in addition to the event that says what became of
+the job.';
 
 create or replace function ojs._heartbeat_events(p_types text[], p_queues text[], p_limit int, p_tenant text) returns setof ojs.event
 language sql stable
@@ -105,7 +110,8 @@ as $$
     order by b.seen_at desc limit p_limit
 $$;
 comment on function ojs._heartbeat_events(text[], text[], int, text) is
-'job.heartbeat: of each job that runs the latest heartbeat that was written down; nothing unless p_types asks for it.';
+'Returns job.heartbeat: for each running job the latest heartbeat that was stored. No rows unless
+p_types names it.';
 
 create or replace function ojs._clock_events(p_types text[], p_queues text[], p_limit int, p_tenant text) returns setof ojs.event
 language sql stable
@@ -121,4 +127,5 @@ as $$
     left join lateral (select j.timeout_ms from ojs.job j where j.id = r.job_id and j.tenant_id = r.tenant_id limit 1) j on true
     where p_types is null or p_types && '{job.timeout,job.stalled}'
 $$;
-comment on function ojs._clock_events(text[], text[], int, text) is 'Events of attempts that the clock ended: job.timeout, job.stalled.';
+comment on function ojs._clock_events(text[], text[], int, text) is
+'Returns events of attempts that the clock ended: job.timeout, job.stalled.';

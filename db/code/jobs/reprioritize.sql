@@ -1,5 +1,6 @@
 -- Gives a waiting job another priority.
--- Waits for the decision under way, and locks ojs.lane until the end of the transaction; then the job's row, without waiting for it.
+-- Waits for the decision under way, and holds ojs.lane until the end of the transaction; then locks
+-- the job's row, without waiting.
 -- Writes job, journal, audit; notifies.
 create or replace function ojs.reprioritize(p_id uuid, p_priority int, p_tenant text default null) returns ojs.job
 language plpgsql security definer set search_path = pg_catalog, pg_temp
@@ -12,10 +13,10 @@ begin
     if (p_priority between -100 and 100) is not true then
         perform ojs._raise('OJ400', 'priority must be an integer between -100 and 100', '{"field": "priority"}');
     end if;
-    -- Jobs that no decision has read yet join with the priority they have now.
+    -- This folds the journal first, so that jobs join with the priority that they have now.
     perform ojs._stop_decisions();
     v_old := ojs._job_for(p_id, v_tenant);
-    -- The session that holds the lane waits for no job.
+    -- nowait, because a session that holds the lane must not wait for a job.
     select * into v_old from ojs.job j where j.id = v_old.id and j.tenant_id = v_old.tenant_id for update nowait;
     if exists (select from ojs.departure d where d.tenant_id = v_old.tenant_id) then
         perform ojs._raise('OJ409', format('tenant %s is being deregistered', v_old.tenant_id), jsonb_build_object('job_id', p_id));
@@ -33,7 +34,7 @@ begin
     set priority = p_priority, seq = case when j.state = 'available' then nextval('ojs.job_seq') else j.seq end
     where j.id = v_old.id and j.tenant_id = v_old.tenant_id
     returning * into v_new;
-    -- Counted as if it had never come, and then come anew.
+    -- For the statistics the job leaves the old priority and is new at the other one.
     insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs)
     values (v_old.tenant_id, v_old.queue, v_old.priority, null, v_old.state, -1);
     if v_new.state = 'available' then
@@ -48,8 +49,11 @@ begin
 end;
 $$;
 comment on function ojs.reprioritize(uuid, int, text) is
-'Gives a job that waits, for a worker, for its time or for its next attempt, another priority (-100 to 100), and returns it. It joins the
-end of the line of that priority. Meant for single jobs: each call waits for the decision under way. p_tenant: whose job. A higher one
-than the tenant''s max_priority is refused with validation_error, or clamped, as that of a new job. Raises not_found, conflict (it runs or
-has ended, or its tenant is being deregistered; also in a transaction that has fetched jobs), ambiguous_job, invalid_request, and 55P03
-while somebody has the job locked.';
+'Gives a job that waits for a worker, its time or its next attempt another priority, and returns it.
+It goes behind the jobs of its tenant that are available at that priority.
+p_priority: -100 to 100. One above the tenant''s max_priority is refused with validation_error, or
+reduced to it, as for a new job.
+p_tenant: the tenant of the job.
+Meant for single jobs, because each call waits for the decision under way. Raises not_found,
+conflict (it runs or has ended, its tenant is being deregistered, or the transaction has fetched
+jobs), ambiguous_job, invalid_request, and 55P03 if another session has the job locked.';

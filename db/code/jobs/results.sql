@@ -1,4 +1,4 @@
--- Tells what is known of a job.
+-- Returns a job.
 -- Reads only.
 create or replace function ojs.job_info(p_id uuid, p_tenant text default null) returns ojs.job
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
@@ -13,8 +13,9 @@ begin
 end;
 $$;
 comment on function ojs.job_info(uuid, text) is
-'The job with that id (ojs-core section 7.7), without its result once its result_ttl has passed. Raises not_found, also for a job of
-another tenant; ambiguous_job.';
+'Returns a job by its id (ojs-core section 7.7).
+Without its result once its result_ttl has passed.
+Raises not_found, also for a job of another tenant; ambiguous_job.';
 
 create or replace function ojs._result_until(p_finished_at timestamptz, p_options json, p_extra json) returns timestamptz
 language sql immutable
@@ -23,8 +24,9 @@ as $$
     from (select coalesce((p_options ->> 'result_ttl')::int, (p_extra ->> 'result_ttl')::int, 604800) as ttl) t
 $$;
 comment on function ojs._result_until(timestamptz, json, json) is
-'Until when the result of a job that ended is kept (ojs-results section 7): result_ttl seconds from then, which is 604800 unless the
-option or attribute of that name says otherwise; -1: for ever.';
+'Returns until when the result of a job that ended is kept (ojs-results section 7): result_ttl
+seconds from then on. result_ttl is an option or attribute of the job, by default 604800; -1: for
+ever.';
 
 create or replace view ojs.results with (security_invoker = true) as
 select j.tenant_id, j.id, j.state, case when not x.pruned then j.result end as result,
@@ -34,10 +36,12 @@ from ojs.jobs j
 cross join lateral (select ojs._result_until(j.finished_at, j.options, j.extra) as until) u
 cross join lateral (select coalesce(j.state = 'completed' and u.until <= ojs.now(), false) as pruned) x;
 comment on view ojs.results is
-'What became of jobs (ojs-results): result as the worker acknowledged with, of a job that ended otherwise its last error; when that was,
-until when the result is shown (null: for ever), how many bytes it has; pruned: its result_ttl has passed. A tenant sees its own.';
+'Results of jobs, and the last error of jobs that were cancelled or discarded (ojs-results).
+result: as the worker acknowledged with; result_stored_at: when the job ended; result_expires_at:
+until when the result is shown (null: for ever); result_size_bytes: its size; pruned: its result_ttl
+has passed. A tenant sees its own.';
 
--- Tells what became of several jobs.
+-- Returns the results of several jobs.
 -- Reads only.
 create or replace function ojs.job_results(p_ids uuid[], p_tenant text default null, p_max_bytes bigint default null)
 returns setof ojs.results
@@ -65,5 +69,8 @@ begin
 end;
 $$;
 comment on function ojs.job_results(uuid[], text, bigint) is
-'What became of those of up to 1000 jobs that there are, as a row of ojs.results each (ojs-results section 9.3). Raises invalid_request,
-ambiguous_job, and payload_too_large where results and errors have more than p_max_bytes: none of them may be left out.';
+'Returns a row of ojs.results for each of the jobs that exists (ojs-results section 9.3).
+p_ids: at most 1000; p_tenant: only jobs of this tenant.
+p_max_bytes: more bytes of results and errors are refused with payload_too_large, because no job may
+be left out.
+Raises invalid_request, ambiguous_job, payload_too_large.';

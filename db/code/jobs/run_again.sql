@@ -1,7 +1,8 @@
--- How any job that failed for good runs again, dead letter or not: its row stays until retention drops its partition, whatever its policy
--- said about the end of retrying. Called by tenants and operators.
+-- Retrying jobs that failed for good, dead letters or not. The row of such a job stays until
+-- retention removes its partition, whatever its policy says about the end of retrying. Tenants and
+-- operators call these functions.
 
--- Has one discarded job run again, with what p_override changes.
+-- Has a discarded job run again, with the changes in p_override.
 -- Locks the job row.
 -- Writes what ojs.retry_dead_letter writes.
 create or replace function ojs.retry(p_id uuid, p_override anycompatible default null, p_tenant text default null) returns ojs.job
@@ -25,13 +26,16 @@ begin
 end;
 $$;
 comment on function ojs.retry(uuid, anycompatible, text) is
-'Has a discarded job run again and returns it: available at once, behind what is available, attempt 0, its errors kept. Any job that
-failed for good can, whatever its policy said, until retention removes it; dead letters also later. p_override: as for
-ojs.retry_dead_letter. Raises not_found, ambiguous_job, conflict (not discarded, expired, its tenant is being deregistered), and what
-ojs.enqueue raises about an override. Locks the job row.';
+'Has a discarded job run again, and returns it.
+It is available at once, behind jobs that are available, with attempt 0 and its errors kept. Any job
+that failed for good can run again until retention removes it, whatever its policy said; a dead
+letter also later.
+p_override: as for ojs.retry_dead_letter. p_tenant: the tenant of the job.
+Locks the job row. Raises not_found, ambiguous_job, conflict (not discarded, expired, its tenant is
+being deregistered), and what ojs.enqueue raises about an override.';
 
--- Has the discarded jobs that a filter lets pass run again.
--- Locks their rows (skip locked).
+-- Has the discarded jobs that match a filter run again.
+-- Locks their rows with skip locked.
 -- Reads all jobs; writes what ojs.retry_dead_letters writes.
 create or replace function ojs.retry_many(
     p_queue text default null, p_type text default null, p_error_type text default null, p_since timestamptz default null,
@@ -57,9 +61,11 @@ begin
         v_done := v_done + ojs._retry_dead(v_found.tenants, v_found.ids, p_any => true);
         v_rounds := v_rounds + 1;
         exit when v_done >= p_limit or coalesce(cardinality(v_found.ids), 0) < v_want
-            -- Each round reads all jobs.
+            -- Each round reads all jobs, so there are 10 at most.
             or v_done > 0 and v_rounds >= 10;
-        -- Jobs that cannot come back now, as their tenant may have no more in their queue, would keep back all that failed after them.
+        -- Leave out tenants and queues whose jobs cannot come back now, because a limit has no
+        -- tokens left. Otherwise these jobs would be found first each time, and keep back all that
+        -- failed after them.
         v_but := v_but || array(select distinct u.place from unnest(v_found.tenants, v_found.ids, v_found.places) u(tenant_id, id, place)
             where not exists (select from ojs.job j where j.id = u.id and j.tenant_id = u.tenant_id and j.state <> 'discarded'));
     end loop;
@@ -67,11 +73,17 @@ begin
 end;
 $$;
 comment on function ojs.retry_many(text, text, text, timestamptz, timestamptz, int, text) is
-'Has the oldest p_limit (1 to 10000) of the jobs that failed for good run again, as ojs.retry does, and returns how many: of a queue, of a
-job type (mail.*: all that begin so), with a type or code of their last error, discarded from p_since on and before p_until (now, unless
-given). Call it again until it returns 0, with p_until in the past, or jobs that fail again are retried again. Leaves out jobs that have
-expired, that another session is at, or whose tenant may have no more (ojs.failed_count counts these, too). Costs as much as there are
-jobs. Raises invalid_request.';
+'Has the oldest jobs that failed for good and match run again, and returns how many.
+As ojs.retry does.
+p_queue, p_type, p_error_type: only jobs of this queue, of this type (mail.*: all that begin so),
+with this type or code of their last error.
+p_since, p_until: discarded from one time on, and before another (default now).
+p_limit: how many, 1 to 10000.
+p_tenant: only jobs of this tenant.
+Call it again until it returns 0, with a p_until in the past; otherwise jobs that fail again are
+retried again. Leaves out jobs that have expired, that another session has locked, or whose tenant
+may have no more jobs (ojs.failed_count counts these, too). Reads all jobs each time. Raises
+invalid_request.';
 
 create or replace function ojs._failed_jobs(
     p_queue text, p_type text, p_error_type text, p_since timestamptz, p_until timestamptz, p_tenant text
@@ -92,9 +104,10 @@ as $$
         and (j.expires_at > ojs.now()) is not false
 $$;
 comment on function ojs._failed_jobs(text, text, text, timestamptz, timestamptz, text) is
-'The jobs that ojs.retry_many is about. Becomes part of the query that asks.';
+'Returns the jobs that failed for good and match the filters of ojs.retry_many. Becomes part of the
+query that asks.';
 
--- Says how many jobs ojs.retry_many is about.
+-- Returns how many jobs match the filters of ojs.retry_many.
 -- Locks nothing.
 -- Reads all jobs.
 create or replace function ojs.failed_count(
@@ -108,7 +121,8 @@ begin
 end;
 $$;
 comment on function ojs.failed_count(text, text, text, timestamptz, timestamptz, text) is
-'How many jobs failed for good and could run again by ojs.retry_many with these arguments. Costs as much as there are jobs.';
+'Returns how many jobs failed for good and could run again by ojs.retry_many with these arguments.
+Reads all jobs each time.';
 
 create or replace function ojs._retry_one(p_job ojs.job, p_override json) returns ojs.job
 language plpgsql
@@ -133,4 +147,5 @@ begin
 end;
 $$;
 comment on function ojs._retry_one(ojs.job, json) is
-'Has a discarded job that this transaction has locked run again, with what p_override changes, and returns it. Raises conflict.';
+'Has a discarded job that this transaction has locked run again, with the changes in p_override, and
+returns it. Raises conflict.';

@@ -1,6 +1,7 @@
--- Says how a job is, for who sits at a prompt.
+-- Describes a job in words, for people at a prompt.
 -- Locks nothing.
--- Reads only: the job, what ojs.explain reads, workers that are registered, and who has jobs of the queue.
+-- Reads only: the job, what ojs.explain reads, registered workers, and workers with jobs of the
+-- queue.
 create or replace function ojs.job_status(p_id uuid, p_tenant text default null) returns text
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -26,9 +27,11 @@ begin
 end;
 $$;
 comment on function ojs.job_status(uuid, text) is
-'Says in words how a job is: its state and since when, how many jobs of its tenant come before it, what holds it back, as ojs.explain says
-it, and who serves its queue. Who asks for a tenant, by p_tenant or by its login, is told of its own workers only. For people; the numbers
-are in ojs.explain and ojs.job_info. Raises not_found, also for a job of another tenant; ambiguous_job.';
+'Describes a job in words.
+Its state and since when, the jobs before it, why it waits, and which workers serve its queue.
+The reasons are those of ojs.explain. A caller that acts for a tenant, by p_tenant or by its login,
+is told only of the tenant''s own workers. For people; programs read ojs.explain and ojs.job_info.
+Raises not_found, also for a job of another tenant; ambiguous_job.';
 
 create or replace function ojs._serving(p_queue text, p_tenant text) returns text
 language plpgsql stable
@@ -45,7 +48,7 @@ begin
     return case
         when v_names <> '{}' then format('Queue %s is served by %s%s.', p_queue, array_to_string(v_names[:c_named], ', '),
             case when cardinality(v_names) > c_named then format(' and %s more', cardinality(v_names) - c_named) end)
-        -- A tenant may not know of workers that wait for others.
+        -- A tenant does not learn of workers that wait for other tenants.
         when p_tenant is null and exists (select from ojs._waiting_servers() s where s.queue = p_queue) then
             format('A FETCH waits for jobs of queue %s; its worker is not registered.', p_queue)
         else format('No worker%s is registered for queue %s; others may serve it all the same.',
@@ -53,5 +56,6 @@ begin
 end;
 $$;
 comment on function ojs._serving(text, text) is
-'Which workers serve a queue, in a sentence with at most five names, those heard of last first: registered ones, and those that have jobs of
-it in hand; p_tenant: of its own workers, or those with its jobs, only.';
+'Returns a sentence about which workers serve a queue, with at most five names, those with the
+latest heartbeat first: registered workers, and workers that hold jobs of it. p_tenant: only the
+tenant''s own workers, or those with its jobs.';

@@ -1,9 +1,10 @@
--- Admit: whether new jobs are within the limits of ojs.quota. Every way in asks, in the transaction that enqueues, where there is an
--- allowance for the tenant or the queue. No other session has the tokens that a transaction has taken; a rollback returns them.
+-- Admits new jobs: checks them against the limits of ojs.quota and takes their tokens. Every
+-- function that enqueues does this in its own transaction, where the tenant or the queue has an
+-- allowance. No other session has the tokens that a transaction has taken; a rollback returns them.
 
 comment on type ojs._new_group is
-'New jobs of a tenant, a queue and a first state: how many, and what they take up. sizes: what the first one takes up, the first two, and so
-on; null where they go in together.';
+'New jobs of a tenant, a queue and a first state: how many (jobs), and their size in sum (bytes).
+sizes: the size of the first job, of the first two, and so on; null if the jobs go in together.';
 
 create or replace function ojs._admit(p_groups ojs._new_group[], p_each boolean, p_new boolean default true)
 returns table (tenant_id text, queue text, state ojs.job_state, fit int, refusal ojs.refusal)
@@ -19,12 +20,13 @@ declare
 begin
     for v_group in
         select u.tenant_id, u.queue, u.state, u.jobs, u.bytes, u.sizes from unnest(p_groups) with ordinality u
-        -- Statements that wait for stripes do so in one order, or they would wait for each other.
+        -- In one order, or statements that wait for stripes could wait for each other.
         order by case when not p_each then u.tenant_id end, case when not p_each then u.queue end, u.ordinality
     loop
         v_want := ojs._wanted(v_group.jobs, v_group.state, v_group.bytes, p_new);
         v_from := ojs._allowances(v_group.tenant_id, v_group.queue);
         v_short := ojs._take_at_once(v_from, v_want);
+        -- All tokens are taken: nearly always the case.
         continue when v_short is null;
         select v_group.tenant_id, v_group.queue, v_group.state, v_group.jobs into tenant_id, queue, state, fit;
         refusal := null;
@@ -44,7 +46,8 @@ begin
         if refusal.sqlstate is not null then
             return next;
             exit when not p_each;
-            -- The allowances that are not short have given tokens for all jobs.
+            -- The allowances that are not short have given tokens for all jobs, also for those now
+            -- refused.
             perform ojs._give_back(array(select a from unnest(v_from) a where a <> all (v_short)),
                 ojs._wanted(v_group.jobs - fit, state, v_group.bytes - coalesce(v_group.sizes[fit], 0), p_new));
         end if;
@@ -52,9 +55,11 @@ begin
 end;
 $$;
 comment on function ojs._admit(ojs._new_group[], boolean, boolean) is
-'Takes the tokens of jobs from all limits that concern them. p_each: as many as there are tokens for, and a row where that is not all:
-fit, how many; refusal, why not more. It waits for nobody then. Else all, or one row with the first refusal, which the caller has to
-raise. p_new: dead letters that come back are not, and rates do not concern them.';
+'Takes the tokens of jobs from all limits that concern them, and returns what is refused.
+p_each: false: takes all tokens, or returns one row with the first refusal, which the caller has to
+raise. true: takes as many as there are, without waiting; returns a row for each group that does not
+get all: fit, how many jobs it gets, and refusal, why not more.
+p_new: false: dead letters that come back, to which rates do not apply.';
 
 create or replace function ojs._admit_one(p_from ojs.allowance[], p_tenant text, p_queue text, p_state ojs.job_state, p_bytes bigint)
 returns void
@@ -72,19 +77,21 @@ begin
 end;
 $$;
 comment on function ojs._admit_one(ojs.allowance[], text, text, ojs.job_state, bigint) is
-'Takes the tokens of a new job from its allowances, or raises why it is refused.';
+'Takes the tokens of a new job from its allowances, or raises why the job is refused.';
 
 create or replace function ojs._allowances(p_tenant text, p_queue text) returns ojs.allowance[]
 language plpgsql stable
 as $$
 begin
-    -- As a function in SQL this would be planned anew with each call.
+    -- In PL/pgSQL, because a function in SQL would be planned anew with each call.
     return array(select a from ojs.allowance a where a.tenant_id in ('', p_tenant) and a.queue in ('', p_queue));
 end;
 $$;
 comment on function ojs._allowances(text, text) is
-'The allowances of jobs of a tenant in a queue: that of the tenant, of the tenant in the queue, and of the queue.';
-comment on type ojs._new_place is 'Of a new job, which of several it is, its tenant, its queue, its first state, and what it takes up.';
+'Returns the allowances of jobs of a tenant in a queue: of the tenant, of the tenant in the queue,
+and of the queue.';
+comment on type ojs._new_place is
+'A new job: its number in the call, tenant, queue, first state, and size.';
 
 create or replace function ojs._beyond_limits(p_places ojs._new_place[], p_each boolean, p_new boolean default true)
 returns table (n int, refusal ojs.refusal)
@@ -105,8 +112,9 @@ as $$
     where p.nth > a.fit
 $$;
 comment on function ojs._beyond_limits(ojs._new_place[], boolean, boolean) is
-'Takes the tokens of jobs, and returns those that limits refuse: with p_each the last ones of each tenant and queue, else all of
-one tenant and queue, with the refusal that the caller has to raise. p_new: as for ojs._admit.';
+'Takes the tokens of jobs, and returns the jobs that limits refuse.
+p_each: true: of each tenant and queue the last ones; false: all jobs of one tenant and queue, with
+the refusal that the caller has to raise. p_new: as for ojs._admit.';
 
 create or replace function ojs._wanted(p_jobs int, p_state ojs.job_state, p_bytes bigint, p_new boolean) returns float8[]
 language sql immutable
@@ -114,7 +122,8 @@ as $$
     select array[p_jobs * p_new::int, p_jobs, p_jobs * (p_state = 'scheduled')::int, p_bytes * p_new::int, p_jobs * p_new::int]::float8[]
 $$;
 comment on function ojs._wanted(int, ojs.job_state, bigint, boolean) is
-'Returns how many tokens of each limit (ojs.quota.nth) jobs need that take up so many bytes. Becomes part of the expression that asks.';
+'Returns how many tokens of each limit (ojs.quota.nth) jobs need whose size in sum is p_bytes.
+Becomes part of the expression that asks.';
 
 create or replace function ojs._fit(p_group ojs._new_group, p_want float8[], p_from ojs.allowance[], out fit int, out refusal ojs.refusal)
 language plpgsql
@@ -126,7 +135,8 @@ declare
     v_fit     int;
 begin
     fit := p_group.jobs;
-    -- All are locked before one is taken from, because the scarcest says how many of the jobs there are tokens for.
+    -- Lock stripes of all allowances before tokens are taken from any, because the scarcest one
+    -- says for how many jobs there are tokens.
     foreach v_of in array p_from loop
         v_got := (ojs._gather(v_of, p_want, true, false)).got;
         for k in 1 .. 5 loop
@@ -146,8 +156,8 @@ begin
 end;
 $$;
 comment on function ojs._fit(ojs._new_group, float8[], ojs.allowance[]) is
-'Returns for how many of the jobs the allowances have tokens of all limits, in stripes that are locked then, and why not for more. Waits
-for nobody.';
+'Locks stripes, and returns for how many of the jobs they have tokens of all limits, and why not for
+more. Never waits.';
 
 create or replace function ojs._quotas_for(p_tenant text, p_queue text) returns setof ojs.quota
 language sql stable rows 2
@@ -156,7 +166,8 @@ as $$
     cross join lateral (select q.* from ojs.quota q where q.tenant_id = o.tenant_id and q.queue = o.queue and q.nth is not null) q
 $$;
 comment on function ojs._quotas_for(text, text) is
-'The limits on enqueueing that concern a tenant and a queue. Becomes part of the query that asks.';
+'Returns the limits on enqueueing that concern a tenant and a queue. Becomes part of the query that
+asks.';
 
 create or replace function ojs._grown(p_of ojs.allowance, p_nth int, p_n int, p_tokens float8[], p_at timestamptz, p_now timestamptz)
 returns float8
@@ -166,7 +177,8 @@ as $$
         else least(p_of.caps[p_nth], p_tokens[p_nth] + p_of.growth[p_nth] * greatest(0, date_part('epoch', p_now - p_at))) end
 $$;
 comment on function ojs._grown(ojs.allowance, int, int, float8[], timestamptz, timestamptz) is
-'The tokens of a limit that a stripe has by now. Becomes part of the expression that asks.';
+'Returns the tokens of a limit that a stripe has at p_now. Becomes part of the expression that
+asks.';
 
 create or replace function ojs._sums(p_of ojs.allowance, p_now timestamptz) returns float8[]
 language plpgsql stable
@@ -179,7 +191,8 @@ begin
 end;
 $$;
 comment on function ojs._sums(ojs.allowance, timestamptz) is
-'The tokens of each limit by now, in all stripes. Where a limit refuses jobs, a stripe below zero, from when it did not, has none.';
+'Returns the tokens of each limit at p_now, in all stripes. Where a limit refuses jobs, a stripe
+below zero counts as 0: it went there while the limit was soft.';
 
 create or replace function ojs._beyond(p_of ojs.allowance, p_nth int, p_tenant text, p_queue text, p_want float8, p_groups ojs._new_group[])
 returns ojs.refusal
@@ -190,10 +203,10 @@ declare
     v_quota ojs.quota := (select q from ojs.quota q where q.tenant_id = p_of.tenant_id and q.queue = p_of.queue and q.nth = p_nth);
     v_left float8 := (ojs._sums(p_of, v_now))[p_nth];
     v_together bigint := (select sum(u.jobs) from unnest(p_groups) u where u.tenant_id = p_tenant and v_quota.queue in ('', u.queue));
-    -- Where the limit was lowered, more may count against it than it is.
+    -- If the limit was lowered, more than its maximum may count against it.
     v_used bigint := greatest(ceil(greatest(0, coalesce(v_quota.burst, v_quota.maximum) - v_left - 1e-6)),
         case when v_left < 1 then v_quota.used end);
-    -- Others have what is missing locked, and may give it back.
+    -- busy: there are enough tokens, but other sessions have them locked, and may give them back.
     v_busy boolean := nullif(v_left + 1e-6 >= p_want, false);
     v_wait int := case when v_busy then 1 when v_together > v_quota.burst and v_quota.resource = 'throttled_rate'
         then (select ceil(extract(epoch from h.until - v_now)) from ojs.throttle h where h.tenant_id = p_tenant)
@@ -210,7 +223,7 @@ begin
     elsif v_quota.resource = 'max_depth' then
         return row('OJ430', format(case when v_busy then 'Others are using what is left of queue ''%s'' below its depth bound (%s)'
                 else 'Queue ''%s'' has reached its depth bound (%s)' end, p_queue, v_quota.maximum),
-            -- How many jobs others have there is none of a tenant's business.
+            -- A tenant does not learn how many jobs the other tenants have in the queue.
             jsonb_strip_nulls(jsonb_build_object('queue', p_queue, 'bound', v_quota.maximum, 'strategy', 'reject', 'depth',
                 case when ojs._session_tenant(null) is null then v_used else v_quota.maximum end, 'retry_after', v_wait,
                 'busy', v_busy)))::ojs.refusal;
@@ -223,6 +236,8 @@ begin
 end;
 $$;
 comment on function ojs._beyond(ojs.allowance, int, text, text, float8, ojs._new_group[]) is
-'Returns why a limit refuses jobs that need so many of its tokens, and in how many seconds to try again: 1 where others have locked
-what is missing (busy), of a rate exactly, of bytes never, else estimated by what was handed out in the last minute, 1 to 300. Null
-if the limit was removed meanwhile. p_groups: the jobs that go in together; null: each is by itself.';
+'Returns why a limit refuses jobs that need p_want of its tokens, and after how many seconds to
+retry; null: the limit was removed meanwhile.
+The seconds: 1 if other sessions have the missing tokens locked (busy); exact for a rate; none for
+bytes; else 1 to 300, by how many jobs were handed out in the last minute.
+p_groups: the jobs that go in together; null: each is admitted alone.';

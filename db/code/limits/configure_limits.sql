@@ -1,6 +1,6 @@
--- How limits are set, and how near they are.
+-- Setting limits, and showing how much of them is used.
 
--- Numbers come from the stripes, so that a reader sees at once what has just been enqueued.
+-- The numbers come from the stripes, so that a reader sees at once what was just enqueued.
 create or replace view ojs._quota_use as
 select q.tenant_id, q.queue, q.resource, q.maximum, q.period, q.burst, q.soft,
     case when q.nth is not null
@@ -8,18 +8,18 @@ select q.tenant_id, q.queue, q.resource, q.maximum, q.period, q.burst, q.soft,
     q.reason, t.tokens
 from ojs.quota q
 cross join lateral (
-    -- As ojs._sums, which reads the tables for nobody but their owner.
+    -- The same as ojs._sums, which only the owner of the tables may call.
     select coalesce(sum(greatest(ojs._grown(a, q.nth, s.n, s.tokens, s.at, ojs.now()), case when a.hard[q.nth] then 0 end)), 0) as tokens
     from ojs.allowance a join ojs.stripe s on s.tenant_id = a.tenant_id and s.queue = a.queue
     where a.tenant_id = q.tenant_id and a.queue = q.queue
 ) t
 cross join lateral (select floor(t.tokens + 1e-6)::bigint as whole) u;
-comment on view ojs._quota_use is 'Limits with what counts against them.';
+comment on view ojs._quota_use is 'Limits with how much counts against them.';
 
 create or replace view ojs._own_quota as
 select r.* from ojs._only_tenant() t(tenant_id)
 cross join lateral (select r.* from ojs._quota_use r where r.tenant_id = t.tenant_id offset 0) r;
-comment on view ojs._own_quota is 'The limits of a tenant itself; for others none.';
+comment on view ojs._own_quota is 'The limits of the tenant that reads; no rows for other roles.';
 
 create or replace view ojs.limits as
 select l.tenant_id, l.queue, l.resource, l.maximum, l.period, l.burst, l.soft, l.current,
@@ -33,29 +33,35 @@ from (
     from ojs.rule_stats r where r.max_concurrency is not null
 ) l;
 comment on view ojs.limits is
-'Limits of tenants, of tenants in queues, and of queues, and how near they are. A tenant sees its own. Set by ojs.configure_limits.';
-comment on column ojs.limits.tenant_id is 'The tenant; empty: all of them together.';
-comment on column ojs.limits.queue is 'The queue; empty: all of them together.';
+'Limits of tenants, of tenants in queues, and of queues, and how much of them is used.
+A tenant sees its own. Set by ojs.configure_limits.';
+comment on column ojs.limits.tenant_id is 'The tenant; empty: all tenants together.';
+comment on column ojs.limits.queue is 'The queue; empty: all queues together.';
 comment on column ojs.limits.resource is
-'What is limited: max_concurrency, active jobs; max_enqueue_rate, new jobs in a
-period; max_queue_depth, jobs that are available, scheduled or pending; max_scheduled, scheduled
-jobs; max_depth, of a queue, jobs that have not ended; max_stored_bytes, what jobs take up until retention
-drops them; on each server max_in_flight_requests and max_waiting_polls.';
+'What is limited: max_concurrency, active jobs; max_enqueue_rate, new jobs in a period;
+max_queue_depth, jobs that are available, scheduled or pending; max_scheduled, scheduled jobs;
+max_depth, of a queue, jobs that have not ended; max_stored_bytes, the size of the jobs until
+retention drops them; on each server max_in_flight_requests and max_waiting_polls.';
 comment on column ojs.limits.maximum is 'How many.';
 comment on column ojs.limits.period is 'Of a rate, the period; else null.';
-comment on column ojs.limits.burst is 'Of a rate, how many jobs at once after a time without any; else null.';
-comment on column ojs.limits.soft is 'Whether jobs beyond it are taken, and only told of (tenant.limit_exceeded).';
+comment on column ojs.limits.burst is
+'Of a rate, how many jobs may be enqueued at once after a time without any; else null.';
+comment on column ojs.limits.soft is
+'Whether jobs beyond it are accepted, and cause only an event (tenant.limit_exceeded).';
 comment on column ojs.limits.current is
-'How many count against it now, those of open transactions and, for a quarter of a second, those that have just left included; of a rate,
-how much of the burst is gone; of max_stored_bytes what was there when it was measured, and what was sent since; of max_concurrency
-ojs.rule_stats.active, the jobs that the last decision counted; null: only the servers know.';
-comment on column ojs.limits.used_up is 'Which part of it that is.';
-comment on column ojs.limits.reason is 'The reason that was given with the last change; null for a tenant.';
+'How much counts against it now, jobs of open transactions included, and for a quarter of a second
+also jobs that have just left. Of a rate: how much of the burst is used. Of max_stored_bytes: the
+size when it was measured, and of the jobs since. Of max_concurrency: ojs.rule_stats.active, the
+jobs that the last decision counted. Null: only the servers know.';
+comment on column ojs.limits.used_up is 'Which part of the limit that is.';
+comment on column ojs.limits.reason is
+'The reason that was given with the last change; null for a tenant.';
 
 create or replace function ojs._iso_duration(p_interval interval) returns text
 language sql stable set intervalstyle = 'iso_8601'
 as $$ select p_interval::text $$;
-comment on function ojs._iso_duration(interval) is 'An interval as an ISO 8601 duration such as PT1M.';
+comment on function ojs._iso_duration(interval) is
+'Returns an interval as an ISO 8601 duration such as PT1M.';
 
 create or replace function ojs._limit_json(p_limit ojs.limits) returns jsonb
 language sql stable
@@ -64,11 +70,14 @@ as $$
         'burst', nullif(p_limit.burst, p_limit.maximum), 'soft', nullif(p_limit.soft, false), 'current', p_limit.current))
 $$;
 comment on function ojs._limit_json(ojs.limits) is
-'A limit as the Admin API shows it (multi-tenancy section 10.2): {limit, current, period, burst, soft}.';
+'Returns a limit as the Admin API shows it (multi-tenancy section 10.2): {limit, current, period,
+burst, soft}.';
 
 -- Sets a tenant's limits.
--- Locks ojs.queue against others who configure, and ojs.tally_mark; with max_concurrency what ojs.limit_concurrency locks.
--- Writes quota, allowance, stripe, tenant, audit; with max_concurrency what ojs.limit_concurrency writes.
+-- Locks ojs.queue against other sessions that configure, and ojs.tally_mark; with max_concurrency
+-- what ojs.limit_concurrency locks.
+-- Writes quota, allowance, stripe, tenant, audit; with max_concurrency what ojs.limit_concurrency
+-- writes.
 create or replace function ojs.configure_limits(
     p_tenant text, p_limits anycompatible, p_queue text default null, p_reason text default null
 )
@@ -90,7 +99,7 @@ begin
         from jsonb_each(v_limits - 'max_concurrency') l order by l.key;
         perform ojs._give_room(ojs.now());
     end if;
-    -- This comes last, because from here on decisions wait.
+    -- By ojs.limit_concurrency, because decisions read of a change of this limit in ojs.journal.
     if v_limits ? 'max_concurrency' then
         perform ojs.limit_concurrency((v_limits #>> '{max_concurrency,limit}')::int, p_tenant, v_queue, p_reason);
     end if;
@@ -99,20 +108,33 @@ begin
 end;
 $$;
 comment on function ojs.configure_limits(text, anycompatible, text, text) is
-'Sets limits of a tenant, with p_queue of the tenant in that queue (multi-tenancy section 8), and returns those it has then. p_limits: what
-is absent stays as it is, null removes. max_enqueue_rate: {"limit": 1000, "period": "PT1M", "burst": 1000}, burst by default as limit,
-period PT1S to P31D. max_queue_depth: how many jobs may be available, scheduled or pending. max_scheduled. max_concurrency: as
-ojs.limit_concurrency. Without a queue max_stored_bytes, what its jobs take up, results, errors and 512 bytes for each included, until
-retention drops them; and max_in_flight_requests and max_waiting_polls, on each server. A number, 0 to 1000000000, of bytes 1 to
-1000000000000000, or {"limit": 50000, "soft": true}: beyond a soft limit jobs are taken, and told of. Other spellings: concurrency,
-enqueue_rate and max_jobs_per_second (a number per second), queue_depth, scheduled_jobs, max_concurrent_jobs. Jobs beyond a limit are
-refused with TENANT_LIMIT_EXCEEDED, whichever way they come. In any time T at most burst + limit * T / period are enqueued. The depth
-exceeds its limit by retries, requeues and promotions only, which are never refused. Several jobs that are enqueued together go in as a
-whole or not at all, and more at once than burst are refused with validation_error. An open transaction keeps what it took, and what lies
-beside it, up to 16 jobs or a sixteenth of the limit. Nobody waits for it but producers of the same tenant, a moment. Rolled back, it gives
-that back. Dead letters that are retried count against depth. Takes effect when the transaction commits. Jobs that are being enqueued at
-that moment may be counted late. p_reason: kept, and shown later. Raises invalid_request, validation_error, unsupported, and with
-max_concurrency what ojs.limit_concurrency raises.';
+'Sets limits of a tenant, or of a tenant in a queue, and returns its limits.
+By multi-tenancy section 8.
+p_tenant, p_queue: with p_queue the limits are of the tenant in that queue.
+p_reason: kept, and shown later.
+p_limits: an object; a limit that it does not name stays, null removes one. A limit is a number, 0
+to 1000000000, of bytes 1 to 1000000000000000, or {"limit": 50000, "soft": true}: jobs beyond a soft
+limit are accepted, and cause an event.
+- max_enqueue_rate: {"limit": 1000, "period": "PT1M", "burst": 1000}; burst by default as limit,
+period PT1S to P31D. In any time T at most burst + limit * T / period jobs are enqueued.
+- max_queue_depth: how many jobs may be available, scheduled or pending. Only retries, requeues and
+promotions exceed it, because they are never refused.
+- max_scheduled: how many may be scheduled.
+- max_concurrency: as ojs.limit_concurrency.
+- without a queue, max_stored_bytes: the size of the tenant''s jobs until retention drops them, with
+results, errors, and 512 bytes for each.
+- without a queue, max_in_flight_requests and max_waiting_polls: on each server.
+Other spellings: concurrency, enqueue_rate and max_jobs_per_second (a number per second),
+queue_depth, scheduled_jobs, max_concurrent_jobs.
+Jobs beyond a limit are refused with TENANT_LIMIT_EXCEEDED, by every function that enqueues. Jobs
+that are enqueued together go in all or not at all; more at once than burst are refused with
+validation_error. Dead letters that are retried count against depth.
+An open transaction keeps the tokens that it took, and has the other tokens of the same rows locked:
+up to 16, or a sixteenth of the limit. Only producers of the same tenant wait for it, 100 ms for
+each row. A rollback gives the tokens back.
+Takes effect when the transaction commits; jobs that are being enqueued at that moment may be
+counted late. Raises invalid_request, validation_error, unsupported, and with max_concurrency what
+ojs.limit_concurrency raises.';
 
 create or replace function ojs._know(p_tenant text) returns void
 language sql
@@ -120,7 +142,8 @@ as $$
     insert into ojs.tenant as t (tenant_id, created_at) values (p_tenant, ojs.now())
     on conflict (tenant_id) do update set created_at = excluded.created_at where t.created_at is null
 $$;
-comment on function ojs._know(text) is 'Makes a tenant one that somebody has configured.';
+comment on function ojs._know(text) is
+'Notes that a tenant has been configured, from the first time on.';
 
 create or replace function ojs._limit_fields(p_limits jsonb, p_queue text) returns jsonb
 language plpgsql
@@ -159,7 +182,8 @@ begin
 end;
 $$;
 comment on function ojs._limit_fields(jsonb, text) is
-'Limits under their own names, each {limit, period, burst, soft} or null. Raises what is wrong with them.';
+'Returns limits under their canonical names, each {limit, period, burst, soft} or null. Raises what
+is wrong with them.';
 
 create or replace function ojs._limit_value(p_field text, p_name text, p_value jsonb, p_per_second boolean) returns jsonb
 language plpgsql immutable
@@ -198,21 +222,23 @@ begin
 end;
 $$;
 comment on function ojs._limit_value(text, text, jsonb, boolean) is
-'A limit as {limit, period, burst, soft}, or null. Raises what is wrong with it.';
+'Returns a limit as {limit, period, burst, soft}, or null. Raises what is wrong with it.';
 
 create or replace function ojs._alone_with_tally() returns void
 language plpgsql
 as $$
 begin
-    -- A roll-up at the same time would not count what it rolls up against a limit that it cannot see yet. The row moves, so that a lock on
-    -- the latest one that this statement sees may come too late.
+    -- A roll-up at the same time would not see the new limit, and not count for it the jobs that it
+    -- rolls up. The row moves to a new rev with each roll-up, so the row that this statement finds
+    -- may be gone when it has the lock: try again.
     loop
         perform from ojs.tally_mark t where t.rev = (select max(n.rev) from ojs.tally_mark n) for update;
         exit when found;
     end loop;
 end;
 $$;
-comment on function ojs._alone_with_tally() is 'Waits for a roll-up, and keeps others away until the end of the transaction.';
+comment on function ojs._alone_with_tally() is
+'Waits for a roll-up to end, and keeps other sessions from one until the transaction ends.';
 
 create or replace function ojs._set_quota(p_tenant text, p_queue text, p_resource text, p_value jsonb, p_reason text) returns void
 language plpgsql
@@ -239,7 +265,9 @@ begin
     end if;
     perform ojs._allow(p_tenant, p_queue);
     if p_resource = 'max_stored_bytes' then
-        -- Tokens that a lower maximum could not take, because sessions had them locked or jobs take them up, a higher one does not give.
+        -- A lower maximum may not have taken all tokens, because sessions had stripes locked or
+        -- jobs take the bytes up. A higher maximum must not give these: missing carries the
+        -- difference.
         with granted as materialized (
             select ojs._grant(row(q.tenant_id, q.queue, q.nth, q.missing, 0, 0)::ojs.quota_look) as missing from ojs.quota q
             where q.tenant_id = p_tenant and q.resource = p_resource
@@ -267,7 +295,9 @@ begin
     select p_tenant, p_queue, m.stripes, array_agg(not q.soft order by k),
         array_agg(coalesce(q.burst / m.stripes::float8, 'infinity') order by k),
         array_agg(coalesce(q.maximum / date_part('epoch', q.period) / m.stripes, 0) order by k)
-    -- The smallest of the limits says how many, but for those that do not refuse each job.
+    -- The smallest limit says how many stripes have tokens, so that one of them has a token for a
+    -- job. Soft limits and max_scheduled (nth 3) do not count, because they do not refuse every
+    -- job.
     from (
         select coalesce(min(o.stripes) filter (where not o.soft and o.nth <> 3), max(o.stripes)) as stripes
         from (select l.*, greatest(1, least(16, coalesce(l.burst, l.maximum) / 8)) as stripes from ojs.quota l
@@ -282,10 +312,12 @@ begin
     insert into ojs.stripe (tenant_id, queue, n, at)
     select p_tenant, p_queue, n, v_now from generate_series(0, 15) n
     where not exists (select from ojs.stripe s where s.tenant_id = p_tenant and s.queue = p_queue and s.n = n.n);
-    -- What a session has locked stays as it is: nobody waits for an open transaction.
+    -- Skip locked, so that this does not wait for an open transaction. A stripe that another
+    -- session has locked stays as it is.
     v_held := array(select s.n from ojs.stripe s where s.tenant_id = p_tenant and s.queue = p_queue for update skip locked);
-    -- A limit that is new or changed has its tokens divided anew; null: it is as it was. What was used of a rate stays used, or each change
-    -- would let a full burst in. Other limits begin with none, and get them from ojs._give_room or ojs._set_quota.
+    -- The tokens of a limit that is new or changed are divided again; null: it is as it was. What
+    -- was used of a rate stays used, or each change would allow a full burst. Other limits begin
+    -- with no tokens, and get them from ojs._give_room or ojs._set_quota.
     v_parts := array(
         select case when (v_of.hard[k], v_of.caps[k], v_of.growth[k]) is not distinct from (v_was.hard[k], v_was.caps[k], v_was.growth[k])
                 then null
@@ -295,7 +327,7 @@ begin
             else 0 end
         from generate_series(1, 5) k join ojs.stripe s on s.tenant_id = p_tenant and s.queue = p_queue and s.n = any (v_held)
         group by k order by k);
-    -- Jobs beyond a soft limit count when it is hard.
+    -- Bytes beyond a soft limit count when the limit becomes hard.
     update ojs.quota q set missing = q.missing + (select sum(case when s.n = any (v_held) then s.tokens[4] else least(0, s.tokens[4]) end)
         from ojs.stripe s where s.tenant_id = p_tenant and s.queue = p_queue)
     where q.tenant_id = p_tenant and q.queue = p_queue and q.nth = 4 and v_was.hard[4] <> v_of.hard[4];
@@ -306,5 +338,5 @@ begin
 end;
 $$;
 comment on function ojs._allow(text, text) is
-'Makes a row of ojs.allowance from ojs.quota, or removes it, and divides the tokens of limits that have changed among the stripes. Only
-after ojs._alone_with_tally.';
+'Makes a row of ojs.allowance from ojs.quota, or removes it, and divides the tokens of changed
+limits among the stripes. Only after ojs._alone_with_tally.';

@@ -1,16 +1,20 @@
--- What limits have refused. A refusal rolls back with its transaction, so servers note afterwards what they have answered with; what
--- producers in SQL were refused is seen in the limits only, which are used up then.
+-- Requests that limits have refused. A refusal rolls back with its transaction, so a server notes
+-- afterwards what it has refused. Refusals of producers in SQL are not noted; only the limits show
+-- that they are used up.
 
 comment on table ojs.refused is
-'Requests that servers have refused because of limits, in sum over each minute, of the last day. Written by ojs.note_refusals; read as
-ojs.refusals.';
-comment on column ojs.refused.tenant_id is 'The tenant; empty: of a bound of a queue, any.';
-comment on column ojs.refused.queue is 'The queue whose limit it was; empty: that of all queues.';
+'Requests that servers have refused because of limits, in sum over each minute, of the last day.
+Written by ojs.note_refusals; read as ojs.refusals.';
+comment on column ojs.refused.tenant_id is
+'The tenant; empty: any tenant, for a depth bound of a queue.';
+comment on column ojs.refused.queue is
+'The queue whose limit it was; empty: the limit of all queues.';
 comment on column ojs.refused.resource is 'What was limited, as in ojs.limits.';
 comment on column ojs.refused.at is 'The minute.';
-comment on column ojs.refused.requests is 'How many requests, or jobs of a batch in which each is by itself.';
+comment on column ojs.refused.requests is
+'How many requests, or jobs of a batch in which each job is admitted alone.';
 
--- Notes what a server has refused.
+-- Adds what a server has refused.
 -- Locks the rows of the minute.
 -- Writes refused, notice.
 create or replace function ojs.note_refusals(p_tenants text[], p_queues text[], p_resources text[], p_requests int[]) returns void
@@ -19,7 +23,7 @@ as $$
 declare
     v_of record;
 begin
-    -- One by one, so that two servers lock the rows of ojs.refused and ojs.notice in one order.
+    -- One row at a time and in one order, so that two servers do not wait for each other.
     for v_of in
         select u.tenant_id, u.queue, u.resource, sum(u.requests)::bigint as requests
         from unnest(p_tenants, p_queues, p_resources, p_requests) u(tenant_id, queue, resource, requests)
@@ -39,22 +43,28 @@ begin
 end;
 $$;
 comment on function ojs.note_refusals(text[], text[], text[], int[]) is
-'Adds to ojs.refusals what a server has refused since it noted last, and tells of it (tenant.limit_exceeded, backpressure.rejected).
-The lists are in step, and empty names stand for all. For servers.';
+'Adds to ojs.refusals what a server has refused since its last call, and writes events about it.
+p_tenants, p_queues, p_resources, p_requests: lists in step; an empty name stands for all.
+The events: tenant.limit_exceeded, backpressure.rejected. For servers.';
 
 create or replace view ojs._own_refused as
 select r.* from ojs._only_tenant() t(tenant_id)
 cross join lateral (select r.* from ojs.refused r where r.tenant_id = t.tenant_id offset 0) r;
-comment on view ojs._own_refused is 'What of a tenant itself was refused; for others none.';
+comment on view ojs._own_refused is
+'The refusals of the tenant that reads; no rows for other roles.';
 
 create or replace view ojs.refusals as
 select r.tenant_id, r.queue, r.resource, r.at, r.requests
 from (select * from ojs.refused where ojs._reads_all() union all select * from ojs._own_refused) r;
 comment on view ojs.refusals is
-'Requests over HTTP that limits have refused, per tenant, queue and limit, in sum over each minute, of the last day. A tenant sees its own.
-Refused SQL is not in it: its transaction was rolled back.';
-comment on column ojs.refusals.tenant_id is 'The tenant; empty: of a bound of a queue, any.';
-comment on column ojs.refusals.queue is 'The queue whose limit it was; empty: that of all queues.';
+'Requests over HTTP of the last day that limits have refused, in sum over each minute.
+Per tenant, queue and limit.
+A tenant sees its own. Calls in SQL are not in it, because their transactions were rolled back.';
+comment on column ojs.refusals.tenant_id is
+'The tenant; empty: any tenant, for a depth bound of a queue.';
+comment on column ojs.refusals.queue is
+'The queue whose limit it was; empty: the limit of all queues.';
 comment on column ojs.refusals.resource is 'What was limited, as in ojs.limits.';
 comment on column ojs.refusals.at is 'The minute.';
-comment on column ojs.refusals.requests is 'How many requests, or jobs of a batch in which each is by itself.';
+comment on column ojs.refusals.requests is
+'How many requests, or jobs of a batch in which each job is admitted alone.';

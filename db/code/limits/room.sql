@@ -1,6 +1,8 @@
--- Room: the tick compares each limit on how many jobs there are with the jobs that count and the tokens it has, and makes up the
--- difference where jobs have left. A transaction that commits turns tokens into jobs at one moment. So in every snapshot jobs, tokens and
--- what is missing are the maximum in sum, and what uncommitted transactions have taken counts as tokens.
+-- How limits on the number of jobs get their tokens back. The tick compares each limit with the
+-- jobs that count against it and the tokens it has, and adds the difference where jobs have left. A
+-- transaction that commits turns tokens into jobs at one moment. So in every snapshot the jobs, the
+-- tokens and the missing tokens of a limit are its maximum in sum; what uncommitted transactions
+-- have taken still counts as tokens.
 
 create or replace function ojs._counting(p_resource text, p_counts ojs.tally) returns bigint
 language sql immutable
@@ -11,7 +13,8 @@ as $$
         else 0 end
 $$;
 comment on function ojs._counting(text, ojs.tally) is
-'How many jobs count against a limit, of those in p_counts. Becomes part of the expression that asks.';
+'Returns how many of the jobs in p_counts count against a limit. Becomes part of the expression that
+asks.';
 
 create or replace function ojs._use_quotas(p_from pg_snapshot) returns void
 language plpgsql
@@ -28,12 +31,14 @@ begin
         from ojs._changes(p_from, v_to) c cross join lateral ojs._quotas_for(c.tenant_id, c.queue) q
         group by q.tenant_id, q.queue, q.resource
     ) u
-    -- A job that came and went has changed no count. Its token is gone nevertheless.
+    -- due also where jobs came and went in between: the count is unchanged, but their tokens are
+    -- gone.
     where q.tenant_id = u.tenant_id and q.queue = u.queue and q.resource = u.resource;
 end;
 $$;
 comment on function ojs._use_quotas(pg_snapshot) is
-'Adds to ojs.quota.used what lies between a snapshot and that of ojs.tally_mark, whose row the caller has locked.';
+'Adds to ojs.quota.used the jobs that came and went between a snapshot and that of ojs.tally_mark.
+The caller has locked the row of ojs.tally_mark.';
 
 create or replace function ojs._count_quotas() returns void
 language sql
@@ -43,11 +48,12 @@ as $$
         where q.tenant_id in ('', t.tenant_id) and q.queue in ('', t.queue)), 0)
     where q.nth is not null and q.period is null and q.resource <> 'max_stored_bytes'
 $$;
-comment on function ojs._count_quotas() is 'Makes ojs.quota.used anew from ojs.tally. The caller has locked the row of ojs.tally_mark.';
+comment on function ojs._count_quotas() is
+'Makes ojs.quota.used anew from ojs.tally. The caller has locked the row of ojs.tally_mark.';
 
--- Gives limits the tokens they lack, and takes those they have too many.
--- Locks the row of ojs.tally_mark, if nobody else has, and stripes that nobody else has; waits for nobody.
--- Writes stripe, quota, notice; nothing where no job has come or gone.
+-- Gives limits the tokens that they lack, and takes tokens that are too many.
+-- Locks the row of ojs.tally_mark and stripes with skip locked, and so never waits.
+-- Writes stripe, quota, notice; nothing if no job has come or gone.
 create or replace function ojs._give_room(p_now timestamptz) returns int
 language plpgsql
 as $$
@@ -58,13 +64,14 @@ begin
     if not exists (select from ojs.allowance) then
         return null;
     end if;
-    -- Two at it at once would give the same tokens twice.
+    -- Without the lock two sessions would give the same tokens twice.
     select t.snapshot into v_mark from ojs.tally_mark t
     where t.rev = (select n.rev from ojs.tally_mark n order by n.rev desc limit 1) for update skip locked;
     if not found or ojs._foreign(v_mark) then
         return 250;
     end if;
     v_looks := array(select l from ojs._look_at_quotas(v_mark) l);
+    -- Nothing has come or gone: look again in a second.
     if v_looks = '{}' then
         return 1000;
     end if;
@@ -78,10 +85,14 @@ begin
 end;
 $$;
 comment on function ojs._give_room(timestamptz) is
-'Makes the tokens of limits as many as there is room for more jobs, and returns in how many milliseconds to come again; null: there are no
-limits. A limit of which jobs leave has their tokens with the next look, a quarter of a second later while anything happens.';
+'Gives each limit as many tokens as jobs may still be enqueued, and returns in how many milliseconds
+to call again.
+Null: there are no limits. While jobs come and go that is 250 ms, so a limit has the tokens of a job
+that left a quarter of a second later at most.';
 comment on type ojs.quota_look is
-'A limit at one moment: how many tokens it lacks (negative: has too many), how much counts against it, and which part of it that is.';
+'A limit at one moment.
+missing: how many tokens it lacks (less than 0: has too many); used: how much counts against it;
+used_up: which part of the limit that is.';
 
 create or replace function ojs._look_at_quotas(p_mark pg_snapshot) returns setof ojs.quota_look
 language sql stable rows 10
@@ -103,14 +114,16 @@ as $$
         case when c.by_itself then (c.most - floor(t.tokens + 1e-6)) / c.most
             when (a.q).maximum > 0 then u.used / (a.q).maximum::float8 else 1 end
     from asked a
-    -- Tokens of a rate grow, and ojs._measure gives those of bytes.
+    -- by_itself: no tokens are given here. The tokens of a rate grow with time, and ojs._measure
+    -- gives the tokens of bytes.
     cross join lateral (select (a.q).period is not null or (a.q).resource = 'max_stored_bytes' as by_itself,
         coalesce((a.q).burst, (a.q).maximum) as most) c
     cross join lateral (select (a.q).used + a.more as used) u
     join ojs._quota_use t on t.tenant_id = (a.q).tenant_id and t.queue = (a.q).queue and t.resource = (a.q).resource
 $$;
 comment on function ojs._look_at_quotas(pg_snapshot) is
-'How limits stand whose jobs have come or gone since p_mark, that of ojs.tally_mark, and those that are to be looked at.';
+'Returns limits as they are now: those whose jobs have come or gone since p_mark, and those with
+due. p_mark: the snapshot of ojs.tally_mark.';
 
 create or replace function ojs._grant(p_look ojs.quota_look) returns bigint
 language plpgsql
@@ -120,8 +133,8 @@ declare
     v_left    bigint;
 begin
     with held as materialized (
-        -- Half of them get tokens, the emptier ones, so that the others stay free for sessions that enqueue meanwhile; all of them do
-        -- where none has any.
+        -- Half of the stripes get tokens, the emptiest first, so that the other half stays unlocked
+        -- for sessions that enqueue meanwhile. If no stripe has a token, all get some.
         select s.n, s.tokens[p_look.nth] as tokens from ojs.stripe s
         where s.tenant_id = p_look.tenant_id and s.queue = p_look.queue and (s.n < v_stripes or p_look.missing < 0)
         order by s.tokens[p_look.nth], s.n
@@ -146,8 +159,10 @@ begin
 end;
 $$;
 comment on function ojs._grant(ojs.quota_look) is
-'Gives stripes that nobody has locked the tokens that a limit lacks, in equal parts, or takes what is too much from the fullest. Returns
-how many it still lacks (negative: has too many), because sessions have stripes locked, or no tokens are left.';
+'Gives stripes the tokens that a limit lacks, in equal parts, or takes tokens that are too many from
+the fullest stripes.
+Passes over stripes that other sessions have locked. Returns how many tokens the limit still lacks
+(less than 0: has too many), because stripes are locked or have no tokens.';
 
 create or replace function ojs._warn(p_looks ojs.quota_look[], p_now timestamptz) returns void
 language plpgsql
@@ -163,7 +178,8 @@ begin
     loop
         v_level := case when v_quota.used_up >= 1 + (v_quota.soft and v_quota.period is null)::int * 1e-9 then 2
             when v_quota.used_up >= v_quota.warn_from then 1
-            -- What goes up and down about the threshold is told once.
+            -- A limit whose use varies about the threshold causes one event: the level falls only
+            -- below nine tenths of it.
             when v_quota.used_up >= v_quota.warn_from * 0.9 then least(v_quota.warned, 1) else 0 end;
         continue when v_level = v_quota.warned;
         update ojs.quota q set warned = v_level, warned_at = case when v_level > 0 then coalesce(q.warned_at, p_now) end
@@ -175,7 +191,8 @@ begin
 end;
 $$;
 comment on function ojs._warn(ojs.quota_look[], timestamptz) is
-'Tells of limits that are nearly or wholly used up, once for as long as it lasts.';
+'Writes events about limits that are nearly or wholly used up: one each time that a limit reaches
+such a level.';
 
 create or replace function ojs._tell_of_limit(
     p_type text, p_tenant text, p_queue text, p_resource text, p_used bigint, p_maximum bigint, p_soft boolean, p_refused bigint,
@@ -201,7 +218,8 @@ begin
 end;
 $$;
 comment on function ojs._tell_of_limit(text, text, text, text, bigint, bigint, boolean, bigint, timestamptz) is
-'Tells of a limit. Of what was told within the last minute only how many requests were refused is added up.';
+'Writes an event about a limit. If there is one like it of the last minute, only adds the refused
+requests to that one.';
 
 create or replace function ojs._warning(p_resource text, p_was int, p_is int) returns text
 language sql immutable
@@ -211,4 +229,6 @@ as $$
         when p_is = 0 and p_resource = 'max_depth' then 'backpressure.cleared' end
 $$;
 comment on function ojs._warning(text, int, int) is
-'The event that tells of a limit of which more or less is used up than before: 0 little, 1 nearly all, 2 all; null: none.';
+'Returns the type of the event when the use of a limit goes from one level to another; null: no
+event.
+The levels: 0 little, 1 nearly all, 2 all.';

@@ -1,5 +1,6 @@
--- Rules that hold dispatch back: how many jobs may run at once, and pauses; of a tenant, of a queue, of a tenant in a queue. What decisions
--- do about them stands in dispatch/due.sql and limits/usage.sql. Nobody here takes the lane: decisions learn of a change from ojs.journal.
+-- Rules that limit dispatch: how many jobs may run at once, and pauses; of a tenant, of a queue, or
+-- of a tenant in a queue. dispatch/due.sql and limits/usage.sql apply them. No function here takes
+-- the lane, but ojs._stop_decisions: decisions read of a change in ojs.journal.
 
 -- Limits how many jobs run at once.
 -- Waits only for a transaction that changes the same rule.
@@ -26,13 +27,17 @@ begin
 end;
 $$;
 comment on function ojs.limit_concurrency(int, text, text, text) is
-'Limits how many jobs may be active at once (multi-tenancy section 7): of a tenant in all queues, with p_tenant and p_queue of a tenant in
-a queue, with p_queue alone of all tenants together in it. p_max_concurrency: 1 to 1000000; null: no limit any more. Several limits hold
-together. Never exceeded by jobs that are handed out from the next dispatch on; where more run already, nothing is handed out until fewer
-do. What one may not have, others get, and enqueue is never refused. A tenant at its limit leaves the ring, and comes back without credit
-or loss. A caller that keeps its transaction open after ojs.fetch keeps the limits of the tenants whose jobs it got to itself, for 10 idle
-seconds at most: these tenants get no other job meanwhile. p_reason: kept, and shown later. Returns
-the rule. Waits only for a session that changes the same rule. Raises invalid_request, validation_error,
+'Limits how many jobs may be active at once, and returns the rule (multi-tenancy section 7).
+p_tenant, p_queue: the limit is of the tenant in all queues, of the tenant in the queue, or with
+p_queue alone of all tenants together in it. Several limits hold together.
+p_max_concurrency: 1 to 1000000; null: no limit any more.
+p_reason: kept, and shown later.
+From the next decision on no job is handed out beyond the limit; where more jobs run already, none
+is handed out until fewer do. Jobs of other tenants are handed out instead. enqueue is never
+refused. A tenant at its limit leaves the ring, and returns without credit or loss. A caller that
+keeps its transaction open after ojs.fetch has the limits of the tenants locked whose jobs it got,
+for 10 idle seconds at most: these tenants get no other job meanwhile.
+Waits only for a session that changes the same rule. Raises invalid_request, validation_error,
 conflict in a transaction that has fetched jobs.';
 
 -- Stops dispatch of a queue, of a tenant, of a tenant in a queue, or of everything.
@@ -59,9 +64,12 @@ begin
 end;
 $$;
 comment on function ojs.pause(text, text, text, text) is
-'Stops dispatch from the next decision on: of a queue, of a tenant (p_queue null), of a tenant in a queue, or of everything (p_queue ''*'').
-Enqueue, running jobs and the clock go on. p_reason, p_by: why and who (by default the login), kept and shown later. What is paused
-twice stays paused since the first time. Returns the rule. Raises invalid_request.';
+'Stops dispatch from the next decision on, and returns the rule.
+p_queue, p_tenant: of the queue, of the tenant (p_queue null), of the tenant in the queue, or of
+everything (p_queue ''*'').
+p_reason, p_by: why, and who pauses (by default the login); kept and shown later.
+Enqueue, running jobs and the clock go on. If it is paused already, the time of the first pause
+stays. Raises invalid_request.';
 
 -- Lets dispatch go on.
 -- Locks and writes what ojs.pause does; notifies.
@@ -86,7 +94,8 @@ begin
 end;
 $$;
 comment on function ojs.resume(text, text) is
-'Lets dispatch go on that ojs.pause has stopped with the same arguments, and wakes waiting workers. Returns what is left of the rule.';
+'Lets dispatch go on that ojs.pause has stopped with the same arguments, and wakes waiting workers.
+Returns what is left of the rule. Raises invalid_request.';
 
 create or replace function ojs._check_scope(p_tenant text, p_queue text) returns text
 language plpgsql
@@ -94,7 +103,7 @@ as $$
 begin
     perform ojs._session_tenant(p_tenant);
     if p_tenant is null and p_queue is null then
-        -- Null may be a mistake, and everything would stop.
+        -- Null is refused, because it may be a mistake, and would stop everything.
         perform ojs._raise('OJ400', 'a queue must be named, a tenant, or both', '{"field": "queue"}', 'All queues: ''*''.');
     elsif p_queue <> '*' and not ojs._queue_name(p_queue) then
         perform ojs._raise('OJ400', 'queue must consist of a-z, 0-9, - and ., begin with a letter or digit and have at most 128 characters',
@@ -104,20 +113,22 @@ begin
 end;
 $$;
 comment on function ojs._check_scope(text, text) is
-'Raises why a rule cannot be about this tenant and queue, or returns the queue as ojs.rule has it: null and * are all queues, and empty.';
+'Raises why a rule cannot be about this tenant and queue, or returns the queue as ojs.rule has it:
+empty for null and ''*'', which are all queues.';
 
 create or replace function ojs._stop_decisions() returns void
 language plpgsql
 as $$
 begin
     perform ojs._fetched_nothing(), ojs._enter_lane();
-    -- Jobs that have not been taken in yet join now, under the settings that held when they committed: as many as others can wait for.
+    -- Jobs that are not folded yet join now, under the settings that held when they committed;
+    -- within 100 ms, because other sessions wait.
     perform ojs._fold_on();
 end;
 $$;
 comment on function ojs._stop_decisions() is
-'Waits for the decision under way, and holds the lane until the transaction ends: a setting is about to change by which decisions go. Raises
-conflict in a transaction that has fetched jobs.';
+'Waits for the decision under way, and holds the lane until the transaction ends, because a setting
+that decisions read is about to change. Raises conflict in a transaction that has fetched jobs.';
 
 create or replace function ojs._apply_rule(p_rule ojs.rule) returns void
 language plpgsql
@@ -125,6 +136,8 @@ as $$
 begin
     delete from ojs.rule r
     where r.tenant_id = p_rule.tenant_id and r.queue = p_rule.queue and r.most is null and r.paused_at is null;
+    -- A new limit gets a new limit_xid, so that the count of an earlier one does not fit, and it
+    -- allows no jobs until it is counted.
     update ojs.rule r set limit_xid = case when r.most is not null then pg_current_xact_id() end
     where r.tenant_id = p_rule.tenant_id and r.queue = p_rule.queue and (r.most is null) <> (r.limit_xid is null);
     if p_rule.tenant_id <> '' then
@@ -138,19 +151,22 @@ begin
 end;
 $$;
 comment on function ojs._apply_rule(ojs.rule) is
-'Has a rule that has changed act from the next decision on, and removes it if it says nothing any more.';
+'Makes a changed rule effective from the next decision on, and removes it if it neither limits nor
+pauses.';
 
 create or replace function ojs._recount_usage() returns void
 language plpgsql
 as $$
 begin
-    -- In another cluster the statistics begin anew.
+    -- After a restore into another cluster the statistics, by which jobs are counted, begin anew.
     perform ojs._roll_up();
-    -- Nobody may wait here, because the caller has the lane. Counts that another session has locked are of no limit any more.
+    -- Skip locked, because the session holds the lane and must not wait. With the new limit_xid,
+    -- counts that other sessions have locked fit no limit any more.
     delete from ojs.usage u using (select u.ctid as spot from ojs.usage u for update skip locked) l where u.ctid = l.spot;
     update ojs.rule r set limit_xid = pg_current_xact_id() where r.most is not null;
     perform ojs._rule_changed(r.tenant_id, r.queue) from ojs.rule r where r.most is not null;
 end;
 $$;
 comment on function ojs._recount_usage() is
-'Has the next decision count all jobs anew that rules limit, by the statistics. Only with the rows of ojs.rule locked.';
+'Has the next decision count the active jobs of all limits anew, by the statistics. Only with the
+rows of ojs.rule locked.';

@@ -1,6 +1,6 @@
--- What the jobs of a tenant take up, for max_stored_bytes. An enqueue takes a token for each byte
--- (limits/admit.sql). No call gives it back when the job leaves: upkeep measures now and then what
--- is there, and makes up the difference.
+-- The size of a tenant's jobs, for max_stored_bytes. An enqueue takes a token for each byte
+-- (limits/admit.sql). No call gives it back when the job leaves: upkeep measures from time to time
+-- how much is stored, and adds the difference.
 
 create or replace function ojs._size(
     p_args json, p_meta jsonb, p_tags text[] default null, p_retry jsonb default null, p_options json default null,
@@ -8,17 +8,18 @@ create or replace function ojs._size(
 ) returns bigint
 language sql stable
 as $$
-    -- A bare row with its entries in two indexes, and half of each page left for changes, takes 580 bytes (TestWhatAJobTakesUp).
+    -- A row without content takes 580 bytes, with its entries in two indexes and half of each page
+    -- left for changes (TestWhatAJobTakesUp).
     select 512 + pg_column_size(p_args) + pg_column_size(p_meta) + coalesce(pg_column_size(p_tags), 0)
         + coalesce(pg_column_size(p_retry), 0) + coalesce(pg_column_size(p_options), 0) + coalesce(pg_column_size(p_extra), 0)
         + coalesce(pg_column_size(p_result), 0) + coalesce(pg_column_size(p_errors), 0)::bigint
 $$;
 comment on function ojs._size(json, jsonb, text[], jsonb, json, json, json, jsonb) is
-'What a job takes up, in bytes: as it was sent, or less once PostgreSQL has compressed it. Reads no wide value. Becomes part of the query
-that asks.';
+'Returns the size of a job in bytes: as it was sent, or less where PostgreSQL has compressed it.
+Does not read wide values. Becomes part of the query that asks.';
 
--- Measures what jobs take up, and gives limits their tokens.
--- Locks stripes that nobody else has; waits for nobody.
+-- Measures the size of jobs, and gives limits their tokens.
+-- Locks stripes with skip locked, and so never waits.
 -- Writes stripe, quota.
 create or replace function ojs._measure() returns text
 language plpgsql
@@ -28,8 +29,9 @@ declare
     v_looks ojs.quota_look[];
     v_asked int;
 begin
-    -- One statement, because in each snapshot bytes, tokens and what is missing are the maximum in sum, but for what jobs have taken up or
-    -- left since the last look: a transaction that commits turns tokens into bytes, and a change of the maximum goes into missing.
+    -- One statement, because in each snapshot bytes, tokens and missing are the maximum in sum,
+    -- except for what jobs have added or removed since the last measurement. A transaction that
+    -- commits turns tokens into bytes, and a change of the maximum changes missing by as much.
     with due as materialized (
         select q.tenant_id, q.queue, q.nth, q.maximum - q.missing - u.tokens as taken
         from ojs.quota q join ojs._quota_use u on u.tenant_id = q.tenant_id and u.queue = q.queue and u.resource = q.resource
@@ -51,7 +53,8 @@ begin
     with granted as materialized (
         select l.tenant_id, l.queue, l.nth, l.used, ojs._grant(l) as missing from unnest(v_looks) l
     )
-    -- What all of this costs is at most a fiftieth of the time of one session.
+    -- The next measurement waits 50 times as long as this one took, so that measuring takes at most
+    -- a fiftieth of one session's time.
     update ojs.quota q
     set due = true, used = coalesce(g.used, 0), missing = g.missing, measure_at = ojs.now() + greatest(50 * (clock_timestamp() - v_began),
         case when g.missing <> 0 then interval '1 second' else '1 minute' end)
@@ -60,5 +63,7 @@ begin
 end;
 $$;
 comment on function ojs._measure() is
-'Measures what the jobs of tenants take up whose limit in bytes is new, or was not measured for a while, and makes their tokens as many as
-there is room. Reads all jobs, wide values excepted.';
+'Measures the size of the jobs of tenants with max_stored_bytes, and makes their tokens as many as
+bytes are left.
+Measures a tenant if its limit is new or measure_at has come. Reads all jobs, but not their wide
+values. Returns done, or that rows are in use.';

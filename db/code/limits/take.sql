@@ -1,6 +1,8 @@
--- How tokens are taken: most often from one stripe that has enough of each limit (_take_at_once), else from several (_take).
+-- How tokens are taken: nearly always from one stripe that has enough for each limit
+-- (_take_at_once), else from several (_take).
 
--- This is the path of nearly all jobs. PostgreSQL prepares each expression anew in every transaction, so there are few of them.
+-- Nearly all jobs take their tokens here. PostgreSQL prepares each expression anew in every
+-- transaction, so there are few of them.
 create or replace function ojs._take_at_once(p_from ojs.allowance[], p_want float8[]) returns ojs.allowance[]
 language plpgsql
 as $$
@@ -21,8 +23,8 @@ begin
                 where s.tenant_id = v_of.tenant_id and s.queue = v_of.queue and s.n = pg_backend_pid() % v_of.stripes
                 order by s.rev desc limit 1 for update skip locked;
             else
-                -- Another session has that one locked, or it has too few tokens. Each session begins at a different one here, too, or all
-                -- sessions would meet at one.
+                -- Another session has the first stripe locked, or it has too few tokens. Sessions
+                -- begin at different stripes here, too, or all would try the same one.
                 select s.ctid as version, s.tokens, s.at into v_one from ojs.stripe s
                 where s.tenant_id = v_of.tenant_id and s.queue = v_of.queue and s.n < v_of.stripes and not exists (
                     select from generate_series(1, 5) k where v_of.hard[k] and p_want[k] > 0
@@ -37,7 +39,8 @@ begin
                 continue tries when v_of.hard[k] and p_want[k] > 0 and v_left < 0;
                 v_one.tokens[k] := v_left;
             end loop;
-            -- Another session may have read the clock later; but a clock that was set back stops the growth for a minute at most.
+            -- Another session may have read the clock later, so at does not go back. But if the
+            -- clock is set back, growth stops for a minute at most.
             update ojs.stripe s
             set tokens = v_one.tokens, at = greatest(v_now, least(s.at, v_now + interval '1 minute')), uses = s.uses + 1,
                 rev = s.rev + s.uses % 64 / 63
@@ -50,8 +53,10 @@ begin
 end;
 $$;
 comment on function ojs._take_at_once(ojs.allowance[], float8[]) is
-'Takes tokens from one stripe of each allowance, that of the session or any other that is free, and returns the allowances of which none
-has enough; null: each has. Locks the stripes, and waits for no session.';
+'Takes tokens from one stripe of each allowance, and returns the allowances of which no stripe has
+enough (null: all had).
+Tries the session''s own stripe, and then any other that is not locked. Locks the stripes, and never
+waits.';
 
 create or replace function ojs._give_back(p_to ojs.allowance[], p_tokens float8[]) returns void
 language plpgsql
@@ -61,8 +66,8 @@ begin
 end;
 $$;
 comment on function ojs._give_back(ojs.allowance[], float8[]) is
-'Gives back tokens that this transaction has taken for jobs which were not made. The tick would not: it looks where jobs have come or
-gone.';
+'Gives back tokens that this transaction has taken for jobs that were not made. The tick would not
+give them back, because it looks only at limits where jobs have come or gone.';
 
 create or replace function ojs._take(
     p_from ojs.allowance[], p_tenant text, p_queue text, p_want float8[], p_wait boolean, p_groups ojs._new_group[]
@@ -77,7 +82,7 @@ declare
     v_part    float8;
     v_refusal ojs.refusal;
 begin
-    -- In one order, or statements that wait would wait for each other.
+    -- In one order, or statements that wait could wait for each other.
     for v_of in select a.* from unnest(p_from) a order by a.tenant_id, a.queue loop
         loop
             v_held := ojs._gather(v_of, p_want, false, p_wait);
@@ -94,7 +99,8 @@ begin
             v_stripe := v_held.stripes[i];
             for k in 1 .. 5 loop
                 continue when v_of.hard[k] is null;
-                -- The last one may go a trifle below zero, so that no rounding makes tokens, and far below of a soft limit.
+                -- The last stripe may go slightly below zero, so that rounding creates no tokens;
+                -- that of a soft limit may go far below.
                 v_part := case when i = cardinality(v_held.stripes) then v_left[k]
                     else greatest(0, least(v_left[k], v_stripe.tokens[k])) end;
                 v_stripe.tokens[k] := v_stripe.tokens[k] - v_part;
@@ -108,8 +114,10 @@ begin
 end;
 $$;
 comment on function ojs._take(ojs.allowance[], text, text, float8[], boolean, ojs._new_group[]) is
-'Takes tokens of some allowances, each from as many stripes as it needs, or returns why a limit refuses the jobs of the tenant and queue.
-p_wait: waits a moment for sessions that have locked what is missing. p_groups: as for ojs._beyond.';
+'Takes tokens of some allowances, each from as many stripes as it needs, or returns why a limit
+refuses the jobs.
+p_wait: waits up to 100 ms for each stripe that another session has locked. p_groups: as for
+ojs._beyond.';
 
 create or replace function ojs._gather(
     p_of ojs.allowance, p_want float8[], p_part boolean, p_wait boolean, out stripes ojs.stripe[], out got float8[], out lacks int
@@ -127,15 +135,16 @@ begin
         return;
     end if;
     for v_try in 1 .. case when p_wait then 3 else 1 end loop
-        -- First wait for one stripe that has enough tokens: a session that waits for all stripes would keep, from other sessions, those
-        -- that it gets first.
+        -- Wait for one stripe with enough tokens first. A session that waits for all stripes would
+        -- keep those that it gets first from other sessions.
         perform ojs._await_stripes(p_of, array(
             select s.n from ojs.stripe s where s.tenant_id = p_of.tenant_id and s.queue = p_of.queue
                 and (v_try = 3 or ojs._grown(p_of, lacks, s.n, s.tokens, s.at, v_now) + got[lacks] >= p_want[lacks])
             order by (s.n + pg_backend_pid()) % 16 limit case v_try when 2 then 1 end)) where v_try > 1;
         loop
             lacks := ojs._lacking(p_of, got, p_want);
-            -- Of a soft limit, too, one stripe has to tell of the jobs.
+            -- At least one stripe is locked, also for a soft limit: jobs beyond it are written
+            -- there, too.
             exit when lacks is null and stripes <> '{}';
             select s.tenant_id, s.queue, s.n, s.rev,
                 array(select ojs._grown(p_of, k, s.n, s.tokens, s.at, v_now) from generate_series(1, 5) k),
@@ -153,9 +162,11 @@ begin
 end;
 $$;
 comment on function ojs._gather(ojs.allowance, float8[], boolean, boolean) is
-'Locks the fewest stripes that hold so many tokens of each limit that refuses jobs, and returns them as of now, their sum, and the first
-limit of which they have too few (null: none). Where all stripes together have too few, locks none, or, with p_part, all that it can.
-p_wait: waits a moment for sessions that have locked what is missing.';
+'Locks the fewest stripes that have enough tokens of each limit that refuses jobs.
+stripes: the locked ones, as they are now; got: their tokens in sum; lacks: the first limit of which
+they have too few (null: none). If all stripes together have too few, it locks none, or with p_part
+all that it can.
+p_wait: waits up to 100 ms for each stripe that another session has locked.';
 
 create or replace function ojs._lacking(p_of ojs.allowance, p_got float8[], p_want float8[]) returns int
 language plpgsql immutable
@@ -170,7 +181,8 @@ begin
 end;
 $$;
 comment on function ojs._lacking(ojs.allowance, float8[], float8[]) is
-'The first limit that refuses jobs because there are fewer tokens than the jobs want; null: none.';
+'Returns the first limit that refuses jobs, because there are fewer tokens than the jobs need; null:
+no limit does.';
 
 create or replace function ojs._await_stripes(p_of ojs.allowance, p_stripes int[]) returns void
 language plpgsql set lock_timeout = '100ms'
@@ -182,7 +194,7 @@ exception when lock_not_available or deadlock_detected then
 end;
 $$;
 comment on function ojs._await_stripes(ojs.allowance, int[]) is
-'Waits until no other session has these stripes locked, a tenth of a second for each at most.';
+'Waits until no other session has these stripes locked, 100 ms for each at most.';
 
 create or replace function ojs._leaving(p_tenant text, p_queue text) returns float8
 language sql stable
@@ -191,7 +203,9 @@ as $$
     where p.kind = case when p_tenant = '' then 'queue' else 'tenant' end
         and p.name = case when p_tenant = '' then p_queue else p_tenant end and p.at > ojs.now() - interval '1 minute'
 $$;
-comment on function ojs._leaving(text, text) is 'How many jobs of a tenant, or of a queue, were handed out per second in the last minute.';
+comment on function ojs._leaving(text, text) is
+'Returns how many jobs of a tenant, or of a queue (p_tenant empty), were handed out per second in
+the last minute.';
 
 create or replace function ojs._drop_stripes() returns void
 language sql
@@ -202,5 +216,5 @@ as $$
     ) o where s.tenant_id = o.tenant_id and s.queue = o.queue and s.n = o.n
 $$;
 comment on function ojs._drop_stripes() is
-'Removes the stripes of limits that are gone. Reads all stripes, so a session that removes a limit does not call it. The caller has locked
-the row of ojs.tally_mark.';
+'Removes the stripes of limits that are gone. Reads all stripes, so it is not called when a limit is
+removed. The caller has locked the row of ojs.tally_mark.';

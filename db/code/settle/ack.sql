@@ -26,17 +26,20 @@ begin
         v_tenant := ojs._session_tenant(p_tenant);
     end if;
     loop
-        -- Conditions like "p_lease is null or ..." would make plans for known parameters look cheaper than the generic one, and PostgreSQL
-        -- would plan every call anew.
+        -- The conditions are written so that one generic plan serves all calls. With "p_lease is
+        -- null or ..." the plan for known parameters would look cheaper, and PostgreSQL would plan
+        -- every call anew.
         update ojs.job j
         set state = 'completed', finished_at = ojs.now(), lease = null, lease_expires_at = null, result = v_result
         where j.id = p_id and (j.tenant_id = v_tenant) is not false and ojs._holds(j.state, j.lease, j.worker_id, p_lease, p_worker_id)
-          -- A lease tells the job by itself, because no two jobs have the same. Without one, an id that two tenants use is refused.
+          -- A lease identifies the job, because no two jobs have the same one. Without a lease, an
+          -- id that two tenants use is refused.
           and (j.tenant_id = v_tenant or j.lease = p_lease
               or not exists (select from ojs.job k where k.id = p_id and k.tenant_id <> j.tenant_id))
         returning * into v_job;
         exit when found;
-        -- This raises why the job cannot be completed. If it can by now, because the row has changed since, the loop tries again.
+        -- Raise why the job cannot be completed. If it can be by now, because the row has changed
+        -- since, the loop tries again.
         perform ojs._check_hold('acknowledge', ojs._job_for(p_id, v_tenant), p_lease, p_worker_id);
     end loop;
     insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, unfenced, at, pool)
@@ -51,13 +54,18 @@ begin
 end;
 $$;
 comment on function ojs.ack(uuid, uuid, anycompatible, text, text) is
-'Completes an active job and returns it (ojs-core section 7.3). Works in the caller''s own transaction: the rows the job produced and its
-completion commit together. p_lease: the token ojs.fetch returned, or p_worker_id: either proves that the caller still holds the
-job; with neither the running attempt is completed, counted as unfenced. p_result: any JSON up to 1048576 bytes, kept byte for byte. Raises
-not_found, conflict (not active, or another holds it), ambiguous_job, invalid_payload, RESULT_TOO_LARGE. Locks the job row.';
+'Completes an active job and returns it (ojs-core section 7.3).
+In the caller''s own transaction, so that rows which the job wrote and its completion commit
+together.
+p_lease, p_worker_id: the token that ojs.fetch returned, or the worker; either proves that the
+caller still holds the job. With neither the running attempt is completed, and counted as unfenced.
+p_result: any JSON up to 1048576 bytes, kept byte for byte.
+p_tenant: the tenant of the job; needed without p_lease if two tenants use the id.
+Locks the job row. Raises not_found, conflict (not active, or another worker holds it),
+ambiguous_job, invalid_payload, RESULT_TOO_LARGE.';
 
 -- Completes many jobs.
--- Locks their rows in the order of the ids, and passes over those that others have locked.
+-- Locks their rows in the order of the ids, with skip locked.
 -- Writes job, journal: a row per tenant, queue and priority; notifies.
 create or replace function ojs.ack_many(
     p_ids uuid[], p_leases uuid[] default '{}', p_results json[] default '{}', p_worker_ids text[] default '{}',
@@ -75,7 +83,8 @@ begin
     end if;
     return query
     with held as materialized (
-        -- Locks are taken in the order of the ids, so that two calls cannot lock each other out.
+        -- Locks are taken in the order of the ids, so that two calls for the same jobs do not each
+        -- get a part of them.
         select g.n, g.lease is null and g.worker_id is null as unfenced, g.result, j.id, j.place
         from (
             select a.id, a.n, a.lease, a.result, a.worker_id, coalesce(v_own, a.tenant) as tenant
@@ -111,12 +120,15 @@ begin
 end;
 $$;
 comment on function ojs.ack_many(uuid[], uuid[], json[], text[], text[], boolean) is
-'Completes many active jobs as ojs.ack does, in the caller''s own transaction, and returns a row for each job that it completed: n, the
-place of the job in p_ids (from 1), its id, and when it finished.
-p_ids: at most 10000. The other arrays are in step with p_ids or empty; jsonb[] and text[] need p_results::json[].
-p_jobs: whether a row also holds the job as it is then. Jobs cost time to read and to send, so ask for them only to read them.
-A job that is not returned was not completed: it is not active, another holds it, it is locked at this moment, its id is unknown or
-ambiguous, or its result is refused; ojs.ack and ojs.settle say which. Waits for nothing. Raises invalid_request.';
+'Completes many active jobs as ojs.ack does, and returns a row for each job that it completed.
+n: the number of the job in p_ids (from 1); id; finished_at.
+p_ids: at most 10000. The other arrays are in step with p_ids or empty; jsonb[] and text[] need
+p_results::json[].
+p_jobs: whether a row also has the job as it is then. Jobs cost time to read and to send, so ask for
+them only to read them.
+A job that is not returned was not completed: it is not active, another worker holds it, it is
+locked at this moment, its id is unknown or ambiguous, or its result is refused. ojs.ack and
+ojs.settle say which. In the caller''s own transaction; never waits. Raises invalid_request.';
 
 create or replace function ojs._result_refusal(p_result json) returns ojs.refusal
 language plpgsql immutable
@@ -135,4 +147,4 @@ begin
         jsonb_build_object('field', v_violation.field))::ojs.refusal;
 end;
 $$;
-comment on function ojs._result_refusal(json) is 'Why a result is refused, or null.';
+comment on function ojs._result_refusal(json) is 'Returns why a result is refused, or null.';

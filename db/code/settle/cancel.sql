@@ -11,7 +11,7 @@ begin
     if p_lease is null then
         perform ojs._raise('OJ400', 'lease is required', '{"field": "lease"}');
     end if;
-    -- Where two tenants use the same id, the lease tells whose job is meant.
+    -- If two tenants use the same id, the lease says which job is meant.
     v_old := ojs._held_job(p_id, coalesce(ojs._session_tenant(null),
         (select j.tenant_id from ojs.job j where j.id = p_id and j.lease = p_lease)), p_lease, null, 'release');
     update ojs.job j
@@ -24,11 +24,13 @@ begin
 end;
 $$;
 comment on function ojs.release(uuid, uuid) is
-'Gives back a job that never reached its worker, and returns it: available at once, first among its tenant''s, the attempt not counted.
-p_lease is required. Raises not_found, conflict.';
+'Gives back a job that never reached its worker, and returns it.
+It is available at once, first among the jobs of its tenant, and the attempt is not counted.
+p_lease: required.
+Raises not_found, conflict.';
 
 -- Gives back many jobs that never reached their worker.
--- Locks their rows in the order of the ids, and passes over those that others have locked.
+-- Locks their rows in the order of the ids, with skip locked.
 -- Writes the jobs and what ojs._book writes.
 create or replace function ojs.release_many(p_ids uuid[], p_leases uuid[]) returns setof uuid
 language plpgsql security definer set search_path = pg_catalog, pg_temp
@@ -40,7 +42,8 @@ begin
         perform ojs._raise('OJ400', 'ids and leases must be of one length, and name at most 10000 jobs', '{"field": "ids"}');
     end if;
     with held as materialized (
-        -- Locks are taken in the order of the ids, so that two calls cannot lock each other out.
+        -- Locks are taken in the order of the ids, so that two calls for the same jobs do not each
+        -- get a part of them.
         select j.* from (select distinct r.id, r.lease from unnest(p_ids, p_leases) r(id, lease) order by r.id) g
         cross join lateral (
             select j.id, j.tenant_id, j.attempt, j.started_at from ojs.job j
@@ -59,15 +62,17 @@ begin
     if v_ends is not null then
         perform ojs._book(v_ends, ojs.now());
     end if;
-    -- This sees the update, so that only jobs are left which somebody had locked.
+    -- This statement sees the update, so the jobs that it still finds are those that another
+    -- session had locked.
     return query select j.id from unnest(p_ids, p_leases) r(id, lease)
     join ojs.job j on j.id = r.id and j.state = 'active' and j.lease = r.lease;
 end;
 $$;
 comment on function ojs.release_many(uuid[], uuid[]) is
-'Gives back jobs that never reached their worker, as ojs.release does, and returns the ids of those that somebody has locked at this
-moment: try them again. p_ids, p_leases: in step, at most 10000. A job that is not held under its lease any more is passed over. Waits for
-nothing. Raises invalid_request.';
+'Gives back jobs that never reached their worker, and returns the ids of jobs that are locked.
+As ojs.release does. Call it again for the locked jobs.
+p_ids, p_leases: in step, at most 10000. A job that is not held under its lease any more is passed
+over. Never waits. Raises invalid_request.';
 
 -- Cancels a job.
 -- Locks the job's row.
@@ -92,8 +97,9 @@ begin
 end;
 $$;
 comment on function ojs.cancel(uuid, text) is
-'Cancels a job that has not ended, whether waiting or running, and returns it (ojs-core section 7.6). A worker that runs it learns from
-its next heartbeat or ack. Raises not_found, conflict (ended already), ambiguous_job. Locks the job row.';
+'Cancels a job that has not ended, and returns it (ojs-core section 7.6).
+A worker that runs the job learns of it from its next heartbeat or ack. Locks the job row. Raises
+not_found, conflict (ended already), ambiguous_job.';
 
 -- Makes a pending job available.
 -- Locks the job's row.
@@ -118,8 +124,8 @@ begin
 end;
 $$;
 comment on function ojs.activate(uuid, text) is
-'Makes a pending job available and returns it (ojs-http-binding section 9.5). Raises not_found, conflict (not pending), ambiguous_job.
-Locks the job row.';
+'Makes a pending job available and returns it (ojs-http-binding section 9.5).
+Locks the job row. Raises not_found, conflict (not pending), ambiguous_job.';
 
 create or replace function ojs._extend(p_worker_id text, p_ids uuid[], p_visibility_timeout_ms int, p_tenant text) returns setof ojs.job
 language sql
@@ -132,7 +138,8 @@ as $$
         where j.id = any (p_ids) and (p_tenant is null or j.tenant_id = p_tenant) and j.state = 'active'
           and (j.worker_id is null or j.worker_id = p_worker_id)
     ), held as materialized (
-        -- Otherwise no row is locked: a lock would keep the clock from ending its attempt in time.
+        -- Only rows that are to change are locked: a lock would keep the clock from ending the
+        -- attempt in time.
         select j.id, j.tenant_id, j.charged, m.until, m.now from mine m
         cross join lateral (
             select j.id, j.tenant_id, j.charged from ojs.job j
@@ -147,19 +154,22 @@ as $$
         from held h where j.id = h.id and j.tenant_id = h.tenant_id
         returning j as job, j.charged - h.charged as more
     ), owed as (
-        -- Without this a tenant whose jobs run for long would get workers as if they did not, until the first of them ends.
+        -- Charge for the time that attempts have run so far. Otherwise a tenant whose jobs run for
+        -- long would get more workers than its share, until the first of them ends.
         insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, price, lo, hi)
         select (e.job).tenant_id, (e.job).queue, (e.job).priority, 'active', 'active', 0, sum(e.more), min((e.job).seq), max((e.job).seq)
         from extended e where e.more > 0 group by (e.job).tenant_id, (e.job).queue, (e.job).priority
     )
     select (e.job).* from extended e
     union all
-    -- A job that another heartbeat has locked at this moment is held all the same: left out, its worker would abort it.
+    -- A job that another heartbeat has locked at this moment is held all the same. If it were left
+    -- out, its worker would abort it.
     select (m.job).* from mine m
     where (m.job).lease_expires_at > m.now and ((m.job).id, (m.job).tenant_id) not in (select h.id, h.tenant_id from held h)
 $$;
 comment on function ojs._extend(text, uuid[], int, text) is
-'Extends the leases of those of the jobs that a worker holds, never beyond the time that the attempt may run, and returns those whose lease
-goes on. Where tenants share by time, they are charged for what the attempts have run so far. Locks and writes only rows whose lease
-moves, or whose attempt has run for ten seconds more than was charged; of those that somebody else has locked, the leases stay as they
-are.';
+'Extends the leases of jobs that a worker holds, and returns the jobs whose lease goes on.
+No lease goes beyond the time that the attempt may run. Where tenants share by time, they are
+charged for what the attempts have run so far. Locks and writes only rows whose lease moves, or
+whose attempt has run 10 seconds longer than was charged. The leases of jobs that another session
+has locked stay as they are.';

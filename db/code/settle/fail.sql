@@ -37,12 +37,16 @@ begin
 end;
 $$;
 comment on function ojs.nack(uuid, anycompatible, uuid, text, boolean, text) is
-'Reports that an active job failed and returns it (ojs-core section 7.4): retryable, to come back at retry_at by its retry
-policy; discarded, when attempts are exhausted, p_error ->> ''retryable'' is false or the policy lists its code or type as non-retryable,
-or the code is DISCARD, FAIL or DEAD_LETTER, and then kept in the dead letter queue if the policy says on_exhaustion dead_letter or the
-code is DEAD_LETTER; with p_requeue available again at once. p_error: an object {message, code, type, retryable, details} up to 65536
-bytes, kept in errors; of all but the message, null means absent. p_lease, p_worker_id as for ojs.ack. Raises invalid_request, not_found,
-conflict, ambiguous_job, payload_too_large. Locks the job row.';
+'Reports that an active job failed, and returns it (ojs-core section 7.4).
+p_error: an object {message, code, type, retryable, details} up to 65536 bytes, kept in errors; null
+means absent, but for message.
+p_lease, p_worker_id, p_tenant: as for ojs.ack.
+p_requeue: the job is available again at once.
+The job becomes retryable, and available at retry_at by its retry policy. It becomes discarded if
+its attempts are used up, p_error ->> ''retryable'' is false, the policy lists its code or type as
+non-retryable, or the code is DISCARD, FAIL or DEAD_LETTER. A discarded job enters the dead letter
+queue if the policy says on_exhaustion dead_letter or the code is DEAD_LETTER.
+Locks the job row. Raises invalid_request, not_found, conflict, ambiguous_job, payload_too_large.';
 
 create or replace function ojs._error_refusal(p_error jsonb) returns ojs.refusal
 language sql stable
@@ -64,7 +68,8 @@ as $$
         when ojs._too_deep(p_error) then row('OJ401', 'error is nested more than 100 levels deep', '{"field": "error"}')::ojs.refusal
         end
 $$;
-comment on function ojs._error_refusal(jsonb) is 'Why the error of a nack is refused, or null.';
+comment on function ojs._error_refusal(jsonb) is
+'Returns why the error of a nack is refused, or null.';
 
 create or replace function ojs._error_entry(p_error jsonb, p_attempt int, p_worker text, p_now timestamptz) returns jsonb
 language plpgsql stable
@@ -78,20 +83,24 @@ begin
 end;
 $$;
 comment on function ojs._error_entry(jsonb, int, text, timestamptz) is
-'The error of a nack as it is kept in the errors of its job, with the worker that ran the attempt, if it has a name.';
+'Returns the error of a nack as it is kept in the errors of its job, with the worker that ran the
+attempt, if it has a name.';
 
 create or replace function ojs._errors_with(p_errors jsonb, p_entry jsonb) returns jsonb
 language sql immutable
 as $$ select case when jsonb_array_length(p_errors) >= 100 then p_errors - 0 else coalesce(p_errors, '[]') end || p_entry $$;
-comment on function ojs._errors_with(jsonb, jsonb) is 'The errors of a job and one more; the latest 100.';
+comment on function ojs._errors_with(jsonb, jsonb) is
+'Returns the errors of a job and one more; only the latest 100.';
 
 create or replace function ojs._to_dead_letters(p_retry jsonb, p_entry jsonb) returns boolean
 language sql immutable
 as $$ select p_entry ->> 'code' = 'DEAD_LETTER' or p_retry ->> 'on_exhaustion' = 'dead_letter'
     and p_entry ->> 'code' not in ('DISCARD', 'FAIL') $$;
 comment on function ojs._to_dead_letters(jsonb, jsonb) is
-'Whether a job that is discarded for an error enters the dead letter queue: its policy says so, which by default it does not, or the
-handler did (ojs-retry section 7). p_entry: the error as ojs._error_entry made it.';
+'Returns whether a job that is discarded for an error enters the dead letter queue (ojs-retry
+section 7).
+It does if its policy says so (by default it does not) or the handler said so. p_entry: the error as
+ojs._error_entry made it.';
 
 create or replace function ojs._ruled(p_rule ojs.replay_rule, p_dead ojs.dead_letter) returns boolean
 language sql immutable
@@ -101,7 +110,7 @@ as $$
         and (p_rule.error_type is null or p_rule.error_type in (p_dead.error_type, p_dead.error_code))
 $$;
 comment on function ojs._ruled(ojs.replay_rule, ojs.dead_letter) is
-'Whether a dead letter is one that a rule is for. Becomes part of the query that asks.';
+'Returns whether a replay rule applies to a dead letter. Becomes part of the query that asks.';
 
 create or replace function ojs._can_bury(p_tenant text, p_id uuid) returns boolean
 language plpgsql
@@ -115,16 +124,17 @@ begin
 end;
 $$;
 comment on function ojs._can_bury(text, uuid) is
-'Whether ojs._bury would wait for nobody: not for who is about to delete a dead letter with the id of the job, in a transaction that may
-stay open. Locks that dead letter.';
+'Locks the dead letter with the id of a job, if there is one, and returns whether ojs._bury would
+not have to wait.
+It would wait for a session that deletes this dead letter, in a transaction that may stay open.';
 
 create or replace function ojs._bury(p_tenants text[], p_ids uuid[], p_queues text[], p_types text[], p_entries jsonb[],
     p_at timestamptz) returns boolean
 language plpgsql
 as $$
 begin
-    -- If retention has put aside a dead letter whose id its producer has used again since, that one gives way. Otherwise the id would stand
-    -- for two dead letters.
+    -- Retention may have kept a dead letter whose id its producer has used again since. Delete it;
+    -- otherwise the id would stand for two dead letters.
     delete from ojs.dead_job k using unnest(p_ids, p_tenants) b(id, tenant_id) where k.id = b.id and k.tenant_id = b.tenant_id;
     insert into ojs.dead_letter as d (tenant_id, id, queue, type, error_type, error_code, at)
     select b.tenant_id, b.id, b.queue, b.type, left(b.entry ->> 'type', 1000), left(b.entry ->> 'code', 1000), p_at
@@ -143,12 +153,13 @@ begin
 end;
 $$;
 comment on function ojs._bury(text[], uuid[], text[], text[], jsonb[], timestamptz) is
-'Puts jobs that the same transaction discards at p_at into the dead letter queue; which ones ojs._to_dead_letters says. The arrays are in
-step; p_entries: the last error of each. True.';
+'Puts jobs that this transaction discards at p_at into the dead letter queue; returns true.
+ojs._to_dead_letters says which. The arrays are in step; p_entries: the last error of each job.';
 comment on type ojs._attempt_end is
-'An attempt that has ended: its job, the state it entered, when it is retried, when it expires, its retry policy, the error as it is kept
-in the job''s errors, whether the caller proved that it held the job, why the clock ended it, in which pool it ran, and how many seconds its
-tenant was charged for it.';
+'An attempt that has ended: its job, the state that the job entered, when it is retried, when it
+expires, its retry policy, the error as the job keeps it, whether the caller proved that it held the
+job, why the clock ended it, the pool in which it ran, and how many seconds its tenant was
+charged.';
 
 create or replace function ojs._book(p_ends ojs._attempt_end[], p_now timestamptz) returns boolean
 language plpgsql
@@ -169,12 +180,14 @@ begin
         where e.to_state = 'available';
     perform ojs._notify(array_agg(distinct e.queue)) from unnest(p_ends) e where e.to_state = 'available' having count(*) > 0;
 
-    -- Jobs that come back within the same twentieth of a second share a reminder; one each would be a row more for each failure.
+    -- Jobs that are retried within the same 50 ms share a timer; with one each, every failure would
+    -- write one row more.
     insert into ojs.timer (due_at, kind, tenant_ids, ids)
     select max(e.retry_at), 'due', array_agg(e.tenant_id), array_agg(e.id)
     from unnest(p_ends) e where e.to_state = 'retryable' group by date_bin('50 milliseconds', e.retry_at, 'epoch');
 
-    -- A reminder that came during the attempt was dropped; without another one, nobody would end a job that expired meanwhile.
+    -- The tick dropped a timer that was due during the attempt. Without a new one, a job that has
+    -- expired meanwhile would never be discarded.
     perform ojs._remind('expiry', array_agg(e.expires_at), array_agg(e.tenant_id), array_agg(e.id))
     from unnest(p_ends) e where e.to_state in ('available', 'retryable') and e.expires_at is not null having count(*) > 0;
 
@@ -187,5 +200,5 @@ begin
 end;
 $$;
 comment on function ojs._book(ojs._attempt_end[], timestamptz) is
-'Writes what follows from the end of attempts whose jobs the same statement has changed: the journals, reminders of retries, dead letters,
-and notifies. True.';
+'Writes what follows from the end of attempts whose jobs the same statement has changed: journals,
+timers, dead letters, notifications. Returns true.';

@@ -3,13 +3,15 @@ language sql stable
 as $$
     select row('OJ404', format('job %s not found', p_id), jsonb_build_object('resource_type', 'job', 'resource_id', p_id))::ojs.refusal
 $$;
-comment on function ojs._unknown(uuid) is 'There is no such job, or it is another tenant''s.';
+comment on function ojs._unknown(uuid) is
+'Returns the refusal for a job that does not exist, or is another tenant''s.';
 
 create or replace function ojs._ambiguous(p_id uuid) returns ojs.refusal
 language sql stable
 as $$ select row('OJ411', format('job id %s exists in more than one tenant', p_id),
     jsonb_build_object('field', 'X-OJS-Tenant', 'job_id', p_id))::ojs.refusal $$;
-comment on function ojs._ambiguous(uuid) is 'Two tenants have a job with that id.';
+comment on function ojs._ambiguous(uuid) is
+'Returns the refusal for a job id that two tenants use.';
 
 create or replace function ojs._job_for(p_id uuid, p_tenant text) returns ojs.job
 language plpgsql
@@ -38,7 +40,7 @@ begin
 end;
 $$;
 comment on function ojs._job_for(uuid, text) is
-'The job with that id of a tenant, or of any tenant for null. Raises not_found, ambiguous_job.';
+'Returns the job with an id, of a tenant (null: of any). Raises not_found, ambiguous_job.';
 
 create or replace function ojs._lock_job(p_id uuid, p_tenant text) returns ojs.job
 language plpgsql
@@ -50,15 +52,16 @@ begin
     return v_job;
 end;
 $$;
-comment on function ojs._lock_job(uuid, text) is 'Locks the job that ojs._job_for finds, and returns it as it is then.';
+comment on function ojs._lock_job(uuid, text) is
+'Locks the job that ojs._job_for finds, and returns it as it is then.';
 
 create or replace function ojs._holds(p_state ojs.job_state, p_job_lease uuid, p_job_worker text, p_lease uuid, p_worker_id text)
 returns boolean
 language sql immutable
 as $$ select p_state = 'active' and (p_lease <> p_job_lease) is not true and (p_worker_id <> p_job_worker) is not true $$;
 comment on function ojs._holds(ojs.job_state, uuid, text, uuid, text) is
-'Whether a caller may end the running attempt of a job: it is active, and the lease and the worker are those of the caller as far as it
-named them.';
+'Returns whether a caller may end the running attempt of a job: the job is active, and the lease and
+the worker that the caller names are those of the attempt. A null is not compared.';
 
 create or replace function ojs._hold_refusal(
     p_action text, p_id uuid, p_state ojs.job_state, p_job_lease uuid, p_job_worker text,
@@ -78,7 +81,7 @@ as $$
         end
 $$;
 comment on function ojs._hold_refusal(text, uuid, ojs.job_state, uuid, text, uuid, text) is
-'Why ojs._holds says no, or null. p_action: what the caller wants to do.';
+'Returns why ojs._holds is false, or null. p_action: what the caller wants to do.';
 
 create or replace function ojs._check_hold(p_action text, p_job ojs.job, p_lease uuid, p_worker_id text) returns void
 language plpgsql
@@ -91,7 +94,8 @@ begin
     end if;
 end;
 $$;
-comment on function ojs._check_hold(text, ojs.job, uuid, text) is 'Raises conflict when a caller may not end the running attempt of a job.';
+comment on function ojs._check_hold(text, ojs.job, uuid, text) is
+'Raises conflict if a caller may not end the running attempt of a job.';
 
 create or replace function ojs._held_job(p_id uuid, p_tenant text, p_lease uuid, p_worker_id text, p_action text) returns ojs.job
 language plpgsql
@@ -104,8 +108,8 @@ begin
 end;
 $$;
 comment on function ojs._held_job(uuid, text, uuid, text, text) is
-'Locks an active job and returns it. p_lease and p_worker_id, when given, must be those of the running attempt. Raises not_found,
-ambiguous_job, conflict.';
+'Locks an active job and returns it. p_lease and p_worker_id, when given, must be those of the
+running attempt. Raises not_found, ambiguous_job, conflict.';
 
 create or replace function ojs._timeout_ms(p_timeout_ms int) returns int
 language plpgsql stable
@@ -117,7 +121,9 @@ begin
     return (select nullif(s.timeout_ms, 0) from ojs.settings s);
 end;
 $$;
-comment on function ojs._timeout_ms(int) is 'How long an attempt may run, milliseconds, or null for ever. p_timeout_ms: the job''s own.';
+comment on function ojs._timeout_ms(int) is
+'Returns how many milliseconds an attempt may run; null: without limit. p_timeout_ms: the job''s own
+timeout.';
 
 create or replace function ojs._lease_end(p_now timestamptz, p_visibility_timeout_ms int, p_started_at timestamptz, p_limit_ms int)
 returns timestamptz
@@ -127,8 +133,9 @@ as $$
         p_started_at + p_limit_ms * interval '1 millisecond')
 $$;
 comment on function ojs._lease_end(timestamptz, int, timestamptz, int) is
-'When a lease that is given or extended at p_now ends: after p_visibility_timeout_ms (null: 30000), and not after the attempt may have run
-for p_limit_ms (null: for ever). Becomes part of the expression that asks.';
+'Returns when a lease that is given or extended at p_now ends: after p_visibility_timeout_ms (null:
+30000), but not later than p_limit_ms after the attempt began (null: no limit). Becomes part of the
+expression that asks.';
 
 create or replace function ojs._released(p_job ojs.job, p_to ojs.job_state, p_fenced boolean) returns void
 language plpgsql
@@ -145,10 +152,12 @@ begin
 end;
 $$;
 comment on function ojs._released(ojs.job, ojs.job_state, boolean) is
-'Appends to the release journal: p_job as it was, and the state it enters.';
+'Appends to ojs.release that a job left its state. p_job: as it was; p_to: the state that it
+enters.';
 comment on type ojs._counted_end is
-'An attempt that has ended, as far as limits and shares by time have to know it: the tenant, queue, priority and seq of its job, when it
-began, in which pool it ran, and how many seconds its tenant was charged for it (null: its tenant does not share by time).';
+'An attempt that has ended, as limits and shares by time need it: tenant, queue, priority and seq of
+its job, when it began, the pool in which it ran, and how many seconds its tenant was charged (null:
+its tenant does not share by time).';
 
 create or replace function ojs._count_ends(p_ends ojs._counted_end[], p_now timestamptz) returns boolean
 language plpgsql
@@ -173,9 +182,11 @@ begin
 end;
 $$;
 comment on function ojs._count_ends(ojs._counted_end[], timestamptz) is
-'Tells limits and shares by time that attempts have ended at p_now: appends to the journal by how much each ran longer than its tenant was
-charged for (less than 0: shorter), which the next decision charges, and notifies workers that wait for capacity. Returns true. A caller
-leaves it out if no attempt was charged, none ran in a pool, and ojs.rule is empty, since it would do nothing then.';
+'Writes into the journal by how much attempts that ended at p_now ran longer than was charged, and
+notifies workers that wait for capacity.
+The next fold charges the difference (less than 0: shorter). Returns true. A caller may leave this
+out if no attempt was charged, no attempt ran in a pool, and ojs.rule is empty: nothing is to be
+done then.';
 
 create or replace function ojs._woken(p_job ojs.job, p_from ojs.job_state) returns void
 language plpgsql
@@ -185,11 +196,12 @@ begin
     values (p_job.tenant_id, p_job.queue, p_job.priority, p_from, 'available', 1, p_job.seq, p_job.seq);
     perform ojs._notify(array[p_job.queue]);
     if p_job.expires_at is not null then
-        -- A reminder that came during an attempt was dropped; without another one, nobody would end a job that expired meanwhile.
+        -- The tick dropped a timer that was due during the attempt. Without a new one, a job that
+        -- has expired meanwhile would never be discarded.
         insert into ojs.timer (due_at, kind, tenant_ids, ids) values (p_job.expires_at, 'expiry', array[p_job.tenant_id], array[p_job.id]);
     end if;
 end;
 $$;
 comment on function ojs._woken(ojs.job, ojs.job_state) is
-'Appends to the journal that one job became available, and notifies. p_from: the state it left; available when the release journal tells
-that.';
+'Appends to the journal that one job became available, and notifies. p_from: the state that it left;
+available if ojs.release has that state.';

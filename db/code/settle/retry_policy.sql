@@ -17,10 +17,12 @@ begin
 end;
 $$;
 comment on function ojs._backoff_ms(jsonb, int) is
-'Milliseconds from the failure of an attempt to the next one, without jitter (ojs-retry section 3): by backoff_strategy initial_interval *
-backoff_coefficient ^ (attempt - 1) (exponential, the default), initial_interval * attempt (linear), initial_interval * attempt ^
-backoff_coefficient (polynomial), initial_interval (none, constant), or the attempt''s element of intervals, of which the last holds on
-(custom); at most max_interval.';
+'Returns the milliseconds from the failure of an attempt to the next one, without jitter (ojs-retry
+section 3).
+By backoff_strategy: exponential (default): initial_interval * backoff_coefficient ^ (attempt - 1);
+linear: initial_interval * attempt; polynomial: initial_interval * attempt ^ backoff_coefficient;
+none, constant: initial_interval; custom: the element of intervals for the attempt, and then the
+last one. At most max_interval.';
 
 create or replace function ojs._retry_cap_ms(p_retry jsonb) returns bigint
 language sql immutable
@@ -29,8 +31,8 @@ as $$
         else greatest(300000, ojs._retry_interval_ms(p_retry, 'initial_interval', 1000)) end)
 $$;
 comment on function ojs._retry_cap_ms(jsonb) is
-'The longest wait that a retry policy allows, milliseconds: max_interval; by default 5 min, or initial_interval if that is longer, or with
-intervals of its own a year.';
+'Returns the longest wait that a retry policy allows, in milliseconds: max_interval. Its default is
+5 min, or initial_interval if that is longer; with backoff_strategy custom a year.';
 
 create or replace function ojs._retry_delay_ms(p_retry jsonb, p_attempt int) returns bigint
 language plpgsql
@@ -49,14 +51,16 @@ begin
 end;
 $$;
 comment on function ojs._retry_delay_ms(jsonb, int) is
-'Milliseconds from the failure of an attempt to the next one: ojs._backoff_ms with jitter (ojs-retry section 5), and again at most
-max_interval. jitter: true, the default, times 0.5 to 1.5; full: 0 to the whole; equal: half to the whole; decorrelated: the first
-interval to three times the one before; false, none: as it is.';
+'Returns the milliseconds from the failure of an attempt to the next one: ojs._backoff_ms with
+jitter, at most max_interval (ojs-retry section 5).
+jitter: true (default): times 0.5 to 1.5; full: 0 to the whole; equal: half to the whole;
+decorrelated: the first interval to three times the one before; false, none: no change.';
 
 create or replace function ojs._retry_at(p_retry jsonb, p_attempt int, p_now timestamptz) returns timestamptz
 language sql
 as $$ select p_now + ojs._retry_delay_ms(p_retry, p_attempt) * interval '1 millisecond' $$;
-comment on function ojs._retry_at(jsonb, int, timestamptz) is 'When an attempt that failed at p_now is followed by the next one.';
+comment on function ojs._retry_at(jsonb, int, timestamptz) is
+'Returns when the next attempt follows one that failed at p_now.';
 
 create or replace function ojs._failed_state(p_entry jsonb, p_requeue boolean, p_attempt int, p_max_attempts int, p_retry jsonb)
 returns ojs.job_state
@@ -68,7 +72,8 @@ begin
     elsif p_attempt >= p_max_attempts or p_entry -> 'retryable' = 'false' or p_entry ->> 'code' in ('DISCARD', 'DEAD_LETTER', 'FAIL') then
         return 'discarded';
     elsif p_retry ? 'non_retryable_errors' then
-        -- Few policies have some, and the query would cost each failed job more than all the rest does.
+        -- Few policies have such errors, and the query would cost each failed job more than all the
+        -- rest.
         if exists (select from jsonb_array_elements_text(p_retry -> 'non_retryable_errors') e(pattern)
             where e.pattern in (p_entry ->> 'code', p_entry ->> 'type')
                or e.pattern like '%.*' and (starts_with(p_entry ->> 'code', left(e.pattern, -1))
@@ -80,6 +85,7 @@ begin
 end;
 $$;
 comment on function ojs._failed_state(jsonb, boolean, int, int, jsonb) is
-'Where a failed attempt leads. p_entry: its ojs._error_entry; its code DISCARD, FAIL or DEAD_LETTER ends the job whatever the policy says
-(ojs-retry section 7), and so does a code or type that non_retryable_errors name, literally or, ending in .*, by what it begins with
-(section 6).';
+'Returns the state that a job enters when its attempt has failed.
+p_entry: the error, by ojs._error_entry. Its code DISCARD, FAIL or DEAD_LETTER ends the job whatever
+the policy says (ojs-retry section 7). So does a code or type that non_retryable_errors name,
+literally or, ending in .*, by its beginning (section 6).';

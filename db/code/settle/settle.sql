@@ -1,12 +1,12 @@
 comment on type ojs._settlement is
-'An element of ojs.settle: its place from 0, what it says, with the caller''s own tenant, and why it is refused before its job is
-looked for.';
+'An element of ojs.settle: its number from 0, its fields (tenant: of a tenant''s login its own), and
+why it is refused before its job is looked for.';
 comment on type ojs._verdict is
-'What becomes of an element of ojs.settle: the state that its job enters, the result or the error that the job keeps; or why it is
-refused.';
+'What becomes of an element of ojs.settle: the state that its job enters, and the result or the
+error that the job keeps; or why it is refused.';
 
--- Acknowledges and fails jobs, each for itself.
--- Locks the rows of the jobs in the order of their ids, and passes over those that others have locked.
+-- Acknowledges and fails jobs, each of which succeeds or fails alone.
+-- Locks the rows of the jobs in the order of their ids, with skip locked.
 -- Writes the jobs and what ojs._book writes.
 create or replace function ojs.settle(p_settlements anycompatible, p_jobs boolean default true) returns setof ojs._outcome
 language plpgsql security definer set search_path = pg_catalog, pg_temp
@@ -54,11 +54,14 @@ begin
 end;
 $$;
 comment on function ojs.settle(anycompatible, boolean) is
-'Acknowledges and fails 1 to 10000 jobs, each for itself, and returns one row per element in the order given: n from 0, then either the
-job as it is now, or sqlstate, message and detail of what ojs.ack or ojs.nack would raise. p_settlements: a JSON array of {id, lease,
-worker_id, tenant, result, error, requeue}; with error it is a nack, else an ack. Never waits: a job that another transaction has locked
-gets 55P03, and ojs.ack or ojs.nack would wait for it. Without p_jobs, args, meta, options, extra and result stay null,
-and errors has the last one. Raises invalid_request when p_settlements as a whole is malformed.';
+'Acknowledges and fails 1 to 10000 jobs, each alone, and returns one row per element.
+The rows are in the order given. Each has n, from 0, and then either the job as it is now, or
+sqlstate, message and detail of what ojs.ack or ojs.nack would raise.
+p_settlements: a JSON array of {id, lease, worker_id, tenant, result, error, requeue}; with error it
+is a nack, else an ack.
+p_jobs: false: args, meta, options, extra and result stay null, and errors has the last one only.
+Never waits: a job that another transaction has locked gets 55P03, where ojs.ack or ojs.nack would
+wait. Raises invalid_request when p_settlements as a whole is malformed.';
 
 create or replace function ojs._check_settlements(p_settlements json) returns void
 language plpgsql
@@ -71,7 +74,8 @@ begin
     end if;
 end;
 $$;
-comment on function ojs._check_settlements(json) is 'Raises why the list of ojs.settle as a whole is refused; else does nothing.';
+comment on function ojs._check_settlements(json) is
+'Raises why the list of ojs.settle as a whole is refused; else does nothing.';
 
 create or replace function ojs._judge(p_settlements json, p_own text, p_now timestamptz) returns setof ojs._verdict
 language sql
@@ -104,7 +108,8 @@ as $$
         w.lease is not null or w.worker_id is not null, w.result, w.entry, case when not w.free then ojs._locked(w.id) end
     from winning w
     union all
-    -- If a call names a job twice, its second element is judged by the state that the first gives the job.
+    -- If a call names a job twice, the second element is judged by the state that the first one
+    -- gives the job.
     select d.n, null, null, null, null, null, null, case when d.twins > 1 then ojs._ambiguous(d.id)
         else ojs._hold_refusal(case when d.error is null then 'acknowledge' else 'fail' end, d.id, coalesce(w.to_state, d.state),
             case when w.n is null then d.job_lease end, d.job_worker, d.lease, d.worker_id) end
@@ -115,7 +120,7 @@ as $$
     from given g where g.n not in (select h.n from held h)
 $$;
 comment on function ojs._judge(json, text, timestamptz) is
-'Locks the jobs of ojs.settle and says what becomes of each element. Passes over what is locked.';
+'Locks the jobs of ojs.settle with skip locked, and returns what becomes of each element.';
 
 create or replace function ojs._settlements(p_settlements json, p_own text) returns setof ojs._settlement
 language sql
@@ -123,8 +128,8 @@ as $$
     with parsed as materialized (
         select (e.ord - 1)::int as n, e.given, x.id, x.lease, x.worker_id #>> '{}' as worker_id, x.tenant #>> '{}' as tenant,
             x.requeue::text = 'true' as requeue,
-            -- A JSON null counts as a result or an error. json_to_record does not tell it from an absent one, so it is read from the
-            -- object.
+            -- A JSON null counts as a result or an error. json_to_record does not distinguish it
+            -- from an absent field, so it is read from the object.
             case when k.known then x.result else r.given -> 'result' end as result,
             case when k.known then x.error else r.given -> 'error' end as error,
             k.known and ojs._plain_uuid(x.id) and (x.lease is null or ojs._plain_uuid(x.lease))
@@ -137,7 +142,7 @@ as $$
             else '{}' end as given) r
         cross join lateral json_to_record(r.given) as x(id json, lease json, worker_id json, tenant json, result json, error json,
             requeue json)
-        -- Whether the object has nothing but the keys asked for, each once and none null.
+        -- known: the object has no other keys than these, each once and none null.
         cross join lateral (select (select count(*) from json_object_keys(r.given))
             = num_nonnulls(x.id, x.lease, x.worker_id, x.tenant, x.result, x.error, x.requeue) as known offset 0) k
     ), checked as materialized (
@@ -145,7 +150,8 @@ as $$
             else ojs._settlement_refusal(p.given, p.n, p_own) end as refusal
         from parsed p
     )
-    -- Locks are taken in the order of the ids, so that two calls cannot lock each other out.
+    -- Locks are taken in the order of the ids, so that two calls for the same jobs do not each get
+    -- a part of them.
     select c.n, coalesce(p_own, c.tenant) as tenant,
         case when c.plain then substr(c.id::text, 2, 36)::uuid when c.refusal is null then (c.id #>> '{}')::uuid end as id,
         case when c.plain then substr(c.lease::text, 2, 36)::uuid when c.refusal is null then (c.lease #>> '{}')::uuid end as lease,
@@ -154,13 +160,15 @@ as $$
     order by id, tenant
 $$;
 comment on function ojs._settlements(json, text) is
-'The elements of ojs.settle, in the order in which their jobs are to be locked. p_own: the tenant of the role that logged in. Raises what
-spoils the whole call.';
+'Returns the elements of ojs.settle, in the order in which their jobs are to be locked. p_own: the
+tenant of the role that logged in. Raises an error that concerns the whole call.';
 
 create or replace function ojs._locked(p_id uuid) returns ojs.refusal
 language sql immutable
 as $$ select row('55P03', format('job %s is locked by another transaction', p_id), jsonb_build_object('job_id', p_id))::ojs.refusal $$;
-comment on function ojs._locked(uuid) is 'Why nothing is done about a job that ojs.ack or ojs.nack would wait for.';
+comment on function ojs._locked(uuid) is
+'Returns the refusal of a job that another transaction has locked, where ojs.ack or ojs.nack would
+wait.';
 
 create or replace function ojs._not_met(p_id uuid, p_tenant text) returns ojs.refusal
 language sql stable
@@ -168,7 +176,9 @@ as $$
     select case when exists (select from ojs.job j where j.id = p_id and (p_tenant is null or j.tenant_id = p_tenant))
         then ojs._locked(p_id) else ojs._unknown(p_id) end
 $$;
-comment on function ojs._not_met(uuid, text) is 'Why a job was not found that could be locked: there is none, or somebody else has it.';
+comment on function ojs._not_met(uuid, text) is
+'Returns why no job with an id could be locked: there is no such job, or another session has it
+locked.';
 
 create or replace function ojs._settlement_refusal(p_given json, p_n int, p_own text) returns ojs.refusal
 language plpgsql stable
@@ -227,5 +237,5 @@ begin
 end;
 $$;
 comment on function ojs._settlement_refusal(json, int, text) is
-'Why element p_n of ojs.settle is refused before its job is looked for, or null. Raises what spoils the whole call. p_own: the tenant of
-the role that logged in.';
+'Returns why element p_n of ojs.settle is refused before its job is looked for, or null. Raises an
+error that concerns the whole call. p_own: the tenant of the role that logged in.';
