@@ -71,8 +71,45 @@ func TestMisspeltFieldsAreRefused(t *testing.T) {
 		}
 	}
 	exec(t, service, `
-		select ojs.enqueue('a', p_options => '{"x_priorty": 1, "region": "eu"}', p_extra => '{"ext_typ": 1, "team": "a", "": 2}',
+		select ojs.enqueue('a', p_options => '{"x_priorty": 1, "region": "eu"}', p_extra => '{"ext_typ": 1, "x_team": "a", "version": 2}',
 			p_retry => '{"max_attempts": 2, "owner": "me"}')`)
+	for name, says := range map[string]string{
+		"team":       "team is no attribute of a job; begin a name of your own with x_ or ext_, or write it into meta",
+		"":           " is no attribute of a job; begin a name of your own with x_ or ext_, or write it into meta",
+		"maxRetries": "maxRetries is not known; retry.max_attempts is probably meant",
+		"startAfter": "startAfter is not known; scheduled_at is probably meant",
+		"queue_name": "queue_name is not known; queue is probably meant",
+		"unique_key": "unique_key is not known; unique is probably meant",
+		"eta":        "eta is not known; scheduled_at is probably meant",
+		"tenantId":   "tenantId is not known; meta.tenant_id is probably meant",
+	} {
+		if got := refused(t, service, "OJ400", "select ojs.enqueue('a', p_extra => json_build_object($1::text, 1))", name); got.Message != says {
+			t.Errorf("%q: %s, want %s", name, got.Message, says)
+		}
+	}
+	for _, name := range []string{"tenantId", "tenant", "Tenant-ID", "X-Tenant-ID"} {
+		got := refused(t, service, "OJ400", "select ojs.enqueue('a', p_meta => jsonb_build_object($1::text, 'acme'))", name)
+		if want := "meta." + name + " is not known; meta.tenant_id is probably meant"; got.Message != want {
+			t.Errorf("%s, want %s", got.Message, want)
+		}
+		refused(t, service, "OJ400", "insert into ojs.jobs (type, meta) values ('a', jsonb_build_object($1::text, 'acme'))", name)
+	}
+	exec(t, service, `select ojs.enqueue('a', p_meta => '{"about": "a tenant", "tenant_name": "Acme", "tenant_id": "acme"}')`)
+	// What stands in options over HTTP is a parameter here.
+	for option, parameter := range map[string]string{
+		"queue": "queue", "priority": "priority", "delay_until": "scheduled_at", "max_attempts": "retry.max_attempts", "metadata": "meta",
+	} {
+		want := "options." + option + " is a parameter of its own here: " + parameter
+		got := refused(t, service, "OJ400", "select ojs.enqueue('a', p_options => json_build_object($1::text, 1))", option)
+		if got.Message != want {
+			t.Errorf("%s, want %s", got.Message, want)
+		}
+		refused(t, service, "OJ400", `select ojs.enqueue_many(jsonb_build_array(jsonb_build_object('type', 'a', 'options',
+			jsonb_build_object($1::text, 1))))`, option)
+	}
+	operator := d.Operator()
+	exec(t, operator, "select ojs.configure(p_unsupported => 'carry')")
+	exec(t, service, `select ojs.enqueue('a', p_extra => '{"team": 1}')`)
 	refused(t, d.Operator(), "OJ400", `select ojs.configure_queue('q', '{"default_retry": {"jiter": false}}')`)
 }
 

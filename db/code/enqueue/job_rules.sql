@@ -119,6 +119,8 @@ begin
         return row('OJ413', 'meta', 'meta is larger than 65536 bytes')::ojs.violation;
     elsif ojs._too_deep(p_meta) then
         return row('OJ401', 'meta', 'meta is nested more than 100 levels deep')::ojs.violation;
+    elsif p_meta::text ~* 'tenant' collate "C" and ojs._tenant_misspelt(p_meta) is not null then
+        return ojs._tenant_misspelt(p_meta);
     elsif not p_meta ? 'tenant_id' then
         return null;
     elsif jsonb_typeof(p_meta -> 'tenant_id') <> 'string' or p_meta ->> 'tenant_id' = '' then
@@ -164,6 +166,8 @@ begin
             row('OJ400', 'scheduled_at', 'scheduled_at must be a time between the years 1 and 9999')::ojs.violation
         when not ojs._storable_time(p_expires_at) then
             row('OJ400', 'expires_at', 'expires_at must be a time between the years 1 and 9999')::ojs.violation
+        when p_expires_at <= p_scheduled_at then
+            row('OJ400', 'expires_at', 'expires_at must be later than scheduled_at: the job would expire before it is due')::ojs.violation
         when p_timeout_ms < 0 then row('OJ400', 'timeout_ms', 'timeout_ms must not be negative')::ojs.violation
         when not ojs._lease_length(p_visibility_timeout_ms) then
             row('OJ400', 'visibility_timeout_ms', 'visibility_timeout_ms must be between 1000 and 604800000')::ojs.violation
@@ -199,6 +203,8 @@ begin
             'error', 'result', 'options', 'retry', 'tags', 'worker_id', 'created_at', 'enqueued_at', 'started_at', 'completed_at',
             'cancelled_at', 'discarded_at', 'scheduled_at', 'expires_at', 'timeout_ms', 'visibility_timeout_ms')) then
         return row('OJ400', 'extra', 'extra must not hold attributes that the specification defines')::ojs.violation;
+    elsif ojs._columns_among(p_options) is not null then
+        return ojs._columns_among(p_options);
     elsif not ojs._ttl_valid(p_options -> 'result_ttl') then
         return row('OJ400', 'options.result_ttl',
             'options.result_ttl must be an integer of seconds between -1 and 315360000')::ojs.violation;
@@ -213,6 +219,21 @@ end;
 $$;
 comment on function ojs._options_violation(json, json) is
 'Returns why the options or the extra attributes of a job are refused, or null.';
+
+create or replace function ojs._columns_among(p_options json) returns ojs.violation
+language sql immutable
+as $$
+    select row('OJ400', 'options.' || k, format('options.%s is a parameter of its own here: %s', k, case k
+        when 'delay_until' then 'scheduled_at' when 'timeout' then 'timeout_ms' when 'metadata' then 'meta'
+        when 'max_attempts' then 'retry.max_attempts' else k end))::ojs.violation
+    from json_object_keys(p_options) k
+    where k in ('queue', 'priority', 'retry', 'tags', 'max_attempts', 'timeout', 'timeout_ms', 'visibility_timeout_ms', 'scheduled_at',
+        'delay_until', 'expires_at', 'pending', 'metadata', 'meta') limit 1
+$$;
+comment on function ojs._columns_among(json) is
+'Returns why a job is refused whose options hold what is a parameter of its own in SQL, or null. Over HTTP these
+stand in options; the server takes them from there. Kept as options they would do nothing: the job would run
+in another queue, and at once.';
 
 create or replace function ojs._ttl_valid(p_ttl json) returns boolean
 language sql immutable
@@ -268,8 +289,10 @@ as $$
     select num_nonnulls(p_tags, p_retry, p_options, p_extra) = 0 and p_priority between -100 and 100 and p_max_attempts between 0 and 1000
         and starts_with(p_args::text, '[') and ojs._plain_json(p_args)
         and (p_meta = '{}' or jsonb_typeof(p_meta) = 'object' and octet_length(p_meta::text) < 200
-            and (p_meta -> 'tenant_id' = to_jsonb(p_tenant)) is not false)
+            and (p_meta -> 'tenant_id' = to_jsonb(p_tenant)) is not false
+            and case when p_meta ? 'tenant_id' then (p_meta - 'tenant_id')::text else p_meta::text end !~* 'tenant' collate "C")
         and ojs._storable_time(p_scheduled_at) is not false and ojs._storable_time(p_expires_at) is not false
+        and (p_scheduled_at < p_expires_at) is not false
         and (p_timeout_ms >= 0) is not false and ojs._lease_length(p_visibility_timeout_ms) is not false
 $$;
 comment on function ojs._ordinary_rest(

@@ -1,5 +1,6 @@
--- Names of fields that are nearly right. The specification keeps unknown attributes; without these
--- checks a job with schedule_at would run at once.
+-- Names that a job must not have. The specification keeps unknown attributes; if this system kept any
+-- name, a job with schedule_at would run at once, and one with tenantId would belong to another
+-- tenant.
 
 create or replace function ojs._misspelt(p_options json, p_extra json) returns ojs.violation
 language sql stable
@@ -10,22 +11,82 @@ as $$
             ojs._job_aliases()),
         ojs._nearly(p_extra, '', '{id, type, args, meta, queue, priority, retry, tags, options, max_attempts, timeout, timeout_ms,
             visibility_timeout_ms, scheduled_at, delay_until, expires_at, specversion, schema, unique, result_ttl, cost, rate_limit}',
-            ojs._job_aliases()))
+            ojs._job_aliases()),
+        ojs._foreign(p_extra))
 $$;
 comment on function ojs._misspelt(json, json) is
-'Returns why a job is refused that has a name in its options or unknown attributes which is nearly
-that of a field, or null.';
+'Returns why a job is refused because of a name in its options or unknown attributes: it is nearly that
+of a field, users of other systems write it for one, or no document of the Open Job Spec defines it.';
 
+-- The keys are in the form of ojs._plain_name. The names are those of Sidekiq, Celery, BullMQ, pg-boss,
+-- Oban, River and Hatchet, and a few that people guess.
 create or replace function ojs._job_aliases() returns jsonb
 language sql immutable
 as $$
-    select '{"delay": "delay_until", "delay_ms": "delay_until", "run_at": "scheduled_at", "attempts": "max_attempts",
-        "retries": "retry.max_attempts", "tenant": "meta.tenant_id", "tenant_id": "meta.tenant_id", "lease_token": "lease",
-        "lease_id": "lease"}'::jsonb
+    select '{"tenant": "meta.tenant_id", "tenantid": "meta.tenant_id", "xtenantid": "meta.tenant_id", "ojstenant": "meta.tenant_id",
+        "leasetoken": "lease", "leaseid": "lease", "idempotencykey": "idempotency_key of the request",
+        "delay": "delay_until", "delayms": "delay_until", "delayseconds": "delay_until", "countdown": "delay_until",
+        "performin": "delay_until", "schedulein": "delay_until", "wait": "delay_until",
+        "runat": "scheduled_at", "performat": "scheduled_at", "processat": "scheduled_at", "enqueueat": "scheduled_at",
+        "startafter": "scheduled_at", "startat": "scheduled_at", "notbefore": "scheduled_at", "eta": "scheduled_at",
+        "waituntil": "scheduled_at", "at": "scheduled_at", "scheduledfor": "scheduled_at",
+        "expires": "expires_at", "expiresin": "expires_at", "expirein": "expires_at", "ttl": "expires_at", "deadline": "expires_at",
+        "timeoutseconds": "timeout", "timelimit": "timeout", "softtimelimit": "timeout", "executiontimeout": "timeout",
+        "expireinseconds": "timeout",
+        "attempts": "max_attempts", "maxtries": "max_attempts", "retries": "retry.max_attempts", "maxretries": "retry.max_attempts",
+        "retrylimit": "retry.max_attempts", "backoff": "retry.backoff_strategy", "retrybackoff": "retry.backoff_strategy",
+        "retrydelay": "retry.initial_interval", "retrypolicy": "retry",
+        "queuename": "queue", "routingkey": "queue", "prio": "priority",
+        "uniquekey": "unique", "uniquefor": "unique", "uniqueopts": "unique", "dedupekey": "unique", "dedupkey": "unique",
+        "deduplicationid": "unique", "jobkey": "unique", "singletonkey": "unique", "singleton": "unique", "jobid": "id", "taskid": "id",
+        "dependson": "depends_on", "labels": "tags", "headers": "meta", "kwargs": "args", "params": "args", "payload": "args",
+        "arguments": "args", "data": "args", "task": "type", "taskname": "type", "jobname": "type", "jobtype": "type", "kind": "type",
+        "jobclass": "type"}'::jsonb
 $$;
 comment on function ojs._job_aliases() is
-'Returns names that users write for fields of a job. A worker that gives a job back with the lease
-as lease_token would otherwise believe that the lease was checked.';
+'Returns names that users write for fields of a job, in the form of ojs._plain_name, each with our name.
+A worker that gives a job back with the lease as lease_token would otherwise believe that the lease was
+checked.';
+
+create or replace function ojs._plain_name(p_name text) returns text
+language sql immutable
+as $$ select regexp_replace(lower(p_name collate "C"), '[-_. ]', '', 'g') $$;
+comment on function ojs._plain_name(text) is
+'Returns a name without case and separators, as names are compared: maxRetries and max_retries are the same.
+Becomes part of the query that asks.';
+
+create or replace function ojs._foreign(p_extra json) returns ojs.violation
+language plpgsql stable
+as $$
+declare
+    -- The attributes that documents of the Open Job Spec define, beyond those that are columns.
+    c_defined constant text[] := '{schema, version, unique, rate_limit, throttle, workflow, depends_on, result_ttl, cost, progress,
+        checkpoint, last_checkpoint, context, parent_results, grace_period, total_timeout, enqueue_ttl, heartbeat_timeout}';
+    v_name text := (
+        select k from json_object_keys(p_extra) k where k <> all (c_defined) and k !~ '^(x|ext)[-_]' limit 1);
+begin
+    if v_name is null or (select s.unsupported = 'carry' from ojs.settings s) then
+        return null;
+    end if;
+    return row('OJ400', v_name, format('%s is no attribute of a job; begin a name of your own with x_ or ext_, or write it into meta',
+        v_name))::ojs.violation;
+end;
+$$;
+comment on function ojs._foreign(json) is
+'Returns why a job is refused that has an attribute which no document of the Open Job Spec defines and whose
+name does not begin with x_ or ext_. Null: it has none, or ojs.configure says that such attributes are kept
+(unsupported carry).';
+
+create or replace function ojs._tenant_misspelt(p_meta jsonb) returns ojs.violation
+language sql immutable
+as $$
+    select row('OJ400', 'meta.' || k, format('meta.%s is not known; meta.tenant_id is probably meant', k))::ojs.violation
+    from jsonb_object_keys(p_meta) k
+    where k <> 'tenant_id' and ojs._job_aliases() ->> ojs._plain_name(k) = 'meta.tenant_id' limit 1
+$$;
+comment on function ojs._tenant_misspelt(jsonb) is
+'Returns why a job is refused whose meta names a tenant under another name than tenant_id, or null. The job
+would belong to the default tenant.';
 
 create or replace function ojs._retry_misspelt(p_retry jsonb) returns ojs.violation
 language plpgsql immutable
@@ -39,8 +100,8 @@ begin
         return null;
     end if;
     return ojs._nearly(p_retry::json, 'retry.', c_known, '{"attempts": "max_attempts", "retries": "max_attempts",
-        "max_retries": "max_attempts", "backoff": "backoff_strategy", "multiplier": "backoff_coefficient", "delay": "initial_interval",
-        "max_delay": "max_interval"}');
+        "maxretries": "max_attempts", "limit": "max_attempts", "backoff": "backoff_strategy", "strategy": "backoff_strategy",
+        "multiplier": "backoff_coefficient", "factor": "backoff_coefficient", "delay": "initial_interval", "maxdelay": "max_interval"}');
 end;
 $$;
 comment on function ojs._retry_misspelt(jsonb) is
@@ -51,7 +112,8 @@ language sql immutable
 as $$
     select row('OJ400', p_path || n.name, format('%s is not known; %s is probably meant', p_path || n.name, n.meant))::ojs.violation
     from (
-        select g.name, coalesce(p_aliases ->> g.name, (select k from unnest(p_known) k where ojs._resembles(g.name, k) limit 1)) as meant
+        select g.name, coalesce(nullif(p_aliases ->> ojs._plain_name(g.name), g.name),
+            (select k from unnest(p_known) k where ojs._resembles(g.name, k) limit 1)) as meant
         from (select k as name from json_object_keys(p_given) k where k <> all (p_known) and k !~ '^(x|ext)[-_]' limit 200) g
     ) n
     where n.meant is not null limit 1
@@ -89,7 +151,8 @@ create or replace function ojs._meant_field(p_name text) returns text
 language sql immutable
 as $$
     select coalesce(ojs._meant(p_name, array(select jsonb_object_keys(ojs._new_job_fields()))),
-        replace(coalesce(ojs._job_aliases() ->> p_name, case p_name when 'delay_until' then p_name end), 'delay_until', 'scheduled_at'))
+        replace(coalesce(ojs._job_aliases() ->> ojs._plain_name(p_name), case p_name when 'delay_until' then p_name end),
+            'delay_until', 'scheduled_at'))
 $$;
 comment on function ojs._meant_field(text) is
 'Returns the field of a job in JSON that a name was probably meant for, by resemblance or by
@@ -131,7 +194,7 @@ create or replace function ojs._resembles(p_name text, p_known text) returns boo
 language plpgsql immutable
 as $$
 declare
-    v_name  text := regexp_replace(lower(p_name), '[-_. ]', '', 'g');
+    v_name  text := ojs._plain_name(p_name);
     v_known text := replace(p_known, '_', '');
     v_least int := least(length(v_name), length(v_known));
     v_left  int := 0;
