@@ -13,7 +13,7 @@ end;
 $$;
 comment on function ojs.enqueue_many(anycompatible, text) is
 'Enqueues 1 to 10000 jobs, all or none, and returns them in the order given.
-In the caller''s transaction.
+They exist when the caller''s transaction commits.
 p_jobs: a JSON array of objects whose keys are the names of ojs.enqueue''s parameters without p_
 (type, args, queue, ...); only type is required. scheduled_at and expires_at may be + and an ISO
 8601 duration from now on (+PT90S).

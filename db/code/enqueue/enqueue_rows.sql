@@ -283,6 +283,6 @@ comment on function ojs.enqueue_bulk(
     text, json[], text, int, timestamptz, timestamptz, anycompatible, anycompatible, int, int, int, text[], text) is
 'Enqueues 1 to 10000 jobs that differ in their args only, and returns their ids.
 The ids are in the order of p_args.
-All or none, in the caller''s transaction. This is the fastest way to enqueue many jobs.
+It enqueues all or none, in the caller''s transaction. This is the fastest way to enqueue many jobs.
 p_args: a JSON array for each job. The other parameters are those of ojs.enqueue.
 Raises what ojs.enqueue raises; the detail of a problem with args names index and field.';

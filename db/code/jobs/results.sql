@@ -14,7 +14,7 @@ end;
 $$;
 comment on function ojs.job_info(uuid, text) is
 'Returns a job by its id (ojs-core section 7.7).
-Without its result once its result_ttl has passed.
+The result is null once its result_ttl has passed.
 Raises not_found, also for a job of another tenant; ambiguous_job.';
 
 create or replace function ojs._result_until(p_finished_at timestamptz, p_options json, p_extra json) returns timestamptz

@@ -74,7 +74,7 @@ end;
 $$;
 comment on function ojs.retry_many(text, text, text, timestamptz, timestamptz, int, text) is
 'Has the oldest jobs that failed for good and match run again, and returns how many.
-As ojs.retry does.
+The jobs run again as by ojs.retry.
 p_queue, p_type, p_error_type: only jobs of this queue, of this type (mail.*: all that begin so),
 with this type or code of their last error.
 p_since, p_until: discarded from one time on, and before another (default now).

@@ -28,7 +28,8 @@ end;
 $$;
 comment on function ojs.job_status(uuid, text) is
 'Describes a job in words.
-Its state and since when, the jobs before it, why it waits, and which workers serve its queue.
+The text has its state and since when, the jobs before it, why it waits, and which workers serve
+its queue.
 The reasons are those of ojs.explain. A caller that acts for a tenant, by p_tenant or by its login,
 is told only of the tenant''s own workers. For people; programs read ojs.explain and ojs.job_info.
 Raises not_found, also for a job of another tenant; ambiguous_job.';

@@ -109,7 +109,7 @@ end;
 $$;
 comment on function ojs.configure_limits(text, anycompatible, text, text) is
 'Sets limits of a tenant, or of a tenant in a queue, and returns its limits.
-By multi-tenancy section 8.
+The limits are those of multi-tenancy section 8.
 p_tenant, p_queue: with p_queue the limits are of the tenant in that queue.
 p_reason: kept, and shown later.
 p_limits: an object; a limit that it does not name stays, null removes one. A limit is a number, 0

@@ -58,7 +58,7 @@ select r.tenant_id, r.queue, r.resource, r.at, r.requests
 from (select * from ojs.refused where ojs._reads_all() union all select * from ojs._own_refused) r;
 comment on view ojs.refusals is
 'Requests over HTTP of the last day that limits have refused, in sum over each minute.
-Per tenant, queue and limit.
+There is a row per tenant, queue, limit and minute.
 A tenant sees its own. Calls in SQL are not in it, because their transactions were rolled back.';
 comment on column ojs.refusals.tenant_id is
 'The tenant; empty: any tenant, for a depth bound of a queue.';

@@ -55,8 +55,7 @@ end;
 $$;
 comment on function ojs.ack(uuid, uuid, anycompatible, text, text) is
 'Completes an active job and returns it (ojs-core section 7.3).
-In the caller''s own transaction, so that rows which the job wrote and its completion commit
-together.
+Runs in the caller''s own transaction, so that rows which the job wrote commit with its completion.
 p_lease, p_worker_id: the token that ojs.fetch returned, or the worker; either proves that the
 caller still holds the job. With neither the running attempt is completed, and counted as unfenced.
 p_result: any JSON up to 1048576 bytes, kept byte for byte.
@@ -128,7 +127,7 @@ p_jobs: whether a row also has the job as it is then. Jobs cost time to read and
 them only to read them.
 A job that is not returned was not completed: it is not active, another worker holds it, it is
 locked at this moment, its id is unknown or ambiguous, or its result is refused. ojs.ack and
-ojs.settle say which. In the caller''s own transaction; never waits. Raises invalid_request.';
+ojs.settle say which. Runs in the caller''s own transaction; never waits. Raises invalid_request.';
 
 create or replace function ojs._result_refusal(p_result json) returns ojs.refusal
 language plpgsql immutable

@@ -70,7 +70,7 @@ end;
 $$;
 comment on function ojs.release_many(uuid[], uuid[]) is
 'Gives back jobs that never reached their worker, and returns the ids of jobs that are locked.
-As ojs.release does. Call it again for the locked jobs.
+Gives them back as ojs.release does. Call it again for the locked jobs.
 p_ids, p_leases: in step, at most 10000. A job that is not held under its lease any more is passed
 over. Never waits. Raises invalid_request.';
 
