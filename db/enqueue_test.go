@@ -30,7 +30,7 @@ func TestEveryDoorMakesTheSameJob(t *testing.T) {
 		{"args": `[1]`, "meta": `{"a": {"b": [1.50]}}`, "tags": `["a,b", "\"", "é", "\\"]`},
 		{"args": `[1]`, "meta": `{"tenant_id": "globex"}`, "timeout_ms": "0", "visibility_timeout_ms": "604800000"},
 		{"args": `[1]`, "retry": `{"max_attempts": 9, "initial_interval": "PT2S"}`, "expires_at": "2999-01-01T00:00:00+02:00"},
-		{"args": `[1]`, "scheduled_at": "2999-01-01T00:00:00Z", "options": `{"x": 1,  "x2": [ ]}`, "extra": `{"y": 2}`},
+		{"args": `[1]`, "scheduled_at": "2999-01-01T00:00:00Z", "options": `{"x": 1,  "x2": [ ]}`, "extra": `{"x_y": 2}`},
 		{"args": `[1]`, "scheduled_at": "1999-01-01T00:00:00Z", "id": someID},
 		{"args": `[1]`, "pending": "true", "max_attempts": "0", "priority": "100"},
 	} {
@@ -255,7 +255,7 @@ func TestStatesOfNewJobs(t *testing.T) {
 		{"due in a moment", "scheduled_at", "'2031-05-04 12:00:00.000001Z'", "scheduled"},
 		{"due in the year 9999", "scheduled_at", "'9999-12-31 23:59:59Z'", "scheduled"},
 		{"expired already", "expires_at", "'2031-05-04 11:00Z'", "available"},
-		{"expires before it is due", "scheduled_at expires_at", "'2032-01-01 00:00Z' '2031-06-01 00:00Z'", "scheduled"},
+		{"expires after it is due", "scheduled_at expires_at", "'2032-01-01 00:00Z' '2032-01-01 00:00:00.000001Z'", "scheduled"},
 	} {
 		columns, values := strings.Fields(c.columns), strings.Split(c.values, "' '")
 		named, inserted, given := "", "", ""
@@ -274,6 +274,15 @@ func TestStatesOfNewJobs(t *testing.T) {
 			if got != want {
 				t.Errorf("%s, %s: %s, want %s", c.name, door, got, want)
 			}
+		}
+	}
+	const never = "expires_at must be later than scheduled_at: the job would expire before it is due"
+	for _, sql := range []string{
+		"select ojs.enqueue('a', p_scheduled_at => '2032-01-01 00:00Z', p_expires_at => '2032-01-01 00:00Z')",
+		"insert into ojs.jobs (type, scheduled_at, expires_at) values ('a', '2032-01-01 00:00Z', '2031-06-01 00:00Z')",
+	} {
+		if got := refused(t, acme, "OJ400", sql); got.Message != never {
+			t.Errorf("%s: %s", sql, got.Message)
 		}
 	}
 	if got := one[string](t, acme, `

@@ -17,18 +17,19 @@ func TestJobsExpireByThemselves(t *testing.T) {
 	service := d.Service()
 	at, later := noon.Add(time.Minute), noon.Add(10*time.Minute)
 	for _, sql := range []string{
-		"select from ojs.enqueue('single', p_queue => 'q', p_expires_at => $1, p_scheduled_at => nullif($2::timestamptz, $1))",
+		"select from ojs.enqueue('single', p_queue => 'q', p_expires_at => $1, p_scheduled_at => least($1::timestamptz - interval '1 second', $2))",
 		`select from ojs.enqueue_many(json_build_array(json_build_object('type', 'many', 'args', '[]'::json, 'queue',
 					'q', 'expires_at', $1::timestamptz),
 				json_build_object('type', 'stays', 'args', '[]'::json, 'queue', 'q', 'scheduled_at', $2::timestamptz)))`,
 		`select from ojs.enqueue_each(json_build_array(json_build_object('type', 'each', 'args', '[]'::json, 'queue', 'q',
-				'expires_at', $1::timestamptz, 'scheduled_at', $2::timestamptz)))`,
+				'expires_at', $1::timestamptz, 'scheduled_at', least($1::timestamptz - interval '1 second', $2::timestamptz))))`,
 		`select from ojs.enqueue_bulk('bulk', array(select '[]'::json from generate_series(1, 3)), 'q', p_expires_at => $1,
-				p_scheduled_at => nullif($2::timestamptz, '-infinity'))`,
+				p_scheduled_at => least($1::timestamptz - interval '1 second', $2))`,
 		`select from ojs.enqueue_bulk('bulk.now', array(select '[]'::json from generate_series(1, 3)), 'q',
 				p_expires_at => least($1, $2::timestamptz))`,
 		`insert into ojs.jobs (type, queue, expires_at, scheduled_at)
-			select 'plain', 'q', case when i % 2 = 0 then $1::timestamptz end, $2 from generate_series(1, 4) i`,
+			select 'plain', 'q', case when i % 2 = 0 then $1::timestamptz end,
+				case when i % 2 = 0 then $1::timestamptz - interval '1 second' else $2 end from generate_series(1, 4) i`,
 		"insert into ojs.jobs (type, queue, expires_at) select 'plain.one', 'q', least($1::timestamptz, $2)",
 		"select from ojs.enqueue('pending', p_queue => 'q', p_pending => true, p_expires_at => least($1, $2::timestamptz))",
 	} {

@@ -25,9 +25,9 @@ func TestFidelity(t *testing.T) {
 		`[{"a":0.` + strings.Repeat("1", 17_000) + `,"b":` + strings.Repeat("1", 17_000) + `}]`,
 	}
 	for _, args := range values {
-		object := `{ "only_once" : ` + args + `}`
+		object := `{ "x_only_once" : ` + args + `}`
 		if len(object) > 1<<16 || strings.HasPrefix(args, "[[[") {
-			object = `{"b":1,"a":2}`
+			object = `{"x_b":1,"x_a":2}`
 		}
 		for door, call := range map[string]string{
 			"enqueue": `

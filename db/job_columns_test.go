@@ -59,7 +59,7 @@ func TestFunctionsReturnTheJobThatIsStored(t *testing.T) {
 	d := pgtest.New(t)
 	const given = `'[{"type": "a", "queue": "q", "args": [1], "meta": {"m": 2}, "retry": {"max_attempts": 9}, "tags": ["t"], "priority": 3,
 		"max_attempts": 4, "timeout_ms": 5000, "visibility_timeout_ms": 6000, "scheduled_at": "2001-01-01T00:00:00Z",
-		"expires_at": "2999-01-01T00:00:00Z", "options": {"o": 7}, "extra": {"e": 8}, "tenant": "acme"}]'`
+		"expires_at": "2999-01-01T00:00:00Z", "options": {"o": 7}, "extra": {"ext_e": 8}, "tenant": "acme"}]'`
 	for _, call := range []string{
 		"ojs.enqueue_many(" + given + ")", "ojs.enqueue_each(" + given + ")", "ojs.enqueue_once('k', " + given + ")",
 		"ojs.fetch('{q}', 1, 'w')", "ojs.fetch_many('{q}', '{1}', '{w}', '{0}')",

@@ -403,7 +403,8 @@ begin
     return (
         select coalesce(sum(n.jobs), 0)
         from (
-            -- Apart, because a plan for both would read the numbers of all tenants while decisions wait.
+            -- Two queries, because one plan for both would read the numbers of all tenants while
+            -- other sessions wait for the lane.
             select t.tenant_id, t.queue, t.active as jobs from ojs.tally t where p_tenant <> '' and t.tenant_id = p_tenant
             union all
             select t.tenant_id, t.queue, t.active from ojs.tally t where p_tenant = ''
@@ -508,12 +509,13 @@ declare
 begin
     for v_group in
         select u.tenant_id, u.queue, u.state, u.jobs, u.bytes, u.sizes from unnest(p_groups) with ordinality u
-        -- Statements that wait for stripes do so in one order, or they would wait for each other.
+        -- In one order, or statements that wait for stripes could wait for each other.
         order by case when not p_each then u.tenant_id end, case when not p_each then u.queue end, u.ordinality
     loop
         v_want := ojs._wanted(v_group.jobs, v_group.state, v_group.bytes, p_new);
         v_from := ojs._allowances(v_group.tenant_id, v_group.queue);
         v_short := ojs._take_at_once(v_from, v_want);
+        -- All tokens are taken: nearly always the case.
         continue when v_short is null;
         select v_group.tenant_id, v_group.queue, v_group.state, v_group.jobs into tenant_id, queue, state, fit;
         refusal := null;
@@ -533,7 +535,8 @@ begin
         if refusal.sqlstate is not null then
             return next;
             exit when not p_each;
-            -- The allowances that are not short have given tokens for all jobs.
+            -- The allowances that are not short have given tokens for all jobs, also for those now
+            -- refused.
             perform ojs._give_back(array(select a from unnest(v_from) a where a <> all (v_short)),
                 ojs._wanted(v_group.jobs - fit, state, v_group.bytes - coalesce(v_group.sizes[fit], 0), p_new));
         end if;
@@ -596,11 +599,12 @@ begin
         v_low := null;
         foreach v_o in array p_open loop
             v_owed[v_o] := v_owed[v_o] + p_ratio;
-            -- The time of a queue that has run out does not move. As a bound it would let the other queues give jobs without paying.
+            -- A queue that has run out is no bound: its time does not move, and below it the other
+            -- queues would give jobs without paying.
             v_low := least(v_low, case when v_o <> all (p_short) then v_times[v_o] end);
         end loop;
         v_owed[v_q] := greatest(v_owed[v_q] - 1, 0);
-        -- A queue that goes for its minimum pays, too, but never for more than one dispatch ahead.
+        -- As in ojs._plan_queues.
         v_times[v_q] := least(v_times[v_q], v_low + 1::numeric / p_rotation.weights[v_q]) + 1::numeric / p_rotation.weights[v_q];
         p_rotation.served[v_q] := p_now;
     end loop;
@@ -633,7 +637,9 @@ begin
     select p_tenant, p_queue, m.stripes, array_agg(not q.soft order by k),
         array_agg(coalesce(q.burst / m.stripes::float8, 'infinity') order by k),
         array_agg(coalesce(q.maximum / date_part('epoch', q.period) / m.stripes, 0) order by k)
-    -- The smallest of the limits says how many, but for those that do not refuse each job.
+    -- The smallest limit says how many stripes have tokens, so that one of them has a token for a
+    -- job. Soft limits and max_scheduled (nth 3) do not count, because they do not refuse every
+    -- job.
     from (
         select coalesce(min(o.stripes) filter (where not o.soft and o.nth <> 3), max(o.stripes)) as stripes
         from (select l.*, greatest(1, least(16, coalesce(l.burst, l.maximum) / 8)) as stripes from ojs.quota l
@@ -648,10 +654,12 @@ begin
     insert into ojs.stripe (tenant_id, queue, n, at)
     select p_tenant, p_queue, n, v_now from generate_series(0, 15) n
     where not exists (select from ojs.stripe s where s.tenant_id = p_tenant and s.queue = p_queue and s.n = n.n);
-    -- What a session has locked stays as it is: nobody waits for an open transaction.
+    -- Skip locked, so that this does not wait for an open transaction. A stripe that another
+    -- session has locked stays as it is.
     v_held := array(select s.n from ojs.stripe s where s.tenant_id = p_tenant and s.queue = p_queue for update skip locked);
-    -- A limit that is new or changed has its tokens divided anew; null: it is as it was. What was used of a rate stays used, or each change
-    -- would let a full burst in. Other limits begin with none, and get them from ojs._give_room or ojs._set_quota.
+    -- The tokens of a limit that is new or changed are divided again; null: it is as it was. What
+    -- was used of a rate stays used, or each change would allow a full burst. Other limits begin
+    -- with no tokens, and get them from ojs._give_room or ojs._set_quota.
     v_parts := array(
         select case when (v_of.hard[k], v_of.caps[k], v_of.growth[k]) is not distinct from (v_was.hard[k], v_was.caps[k], v_was.growth[k])
                 then null
@@ -661,7 +669,7 @@ begin
             else 0 end
         from generate_series(1, 5) k join ojs.stripe s on s.tenant_id = p_tenant and s.queue = p_queue and s.n = any (v_held)
         group by k order by k);
-    -- Jobs beyond a soft limit count when it is hard.
+    -- Bytes beyond a soft limit count when the limit becomes hard.
     update ojs.quota q set missing = q.missing + (select sum(case when s.n = any (v_held) then s.tokens[4] else least(0, s.tokens[4]) end)
         from ojs.stripe s where s.tenant_id = p_tenant and s.queue = p_queue)
     where q.tenant_id = p_tenant and q.queue = p_queue and q.nth = 4 and v_was.hard[4] <> v_of.hard[4];
@@ -676,7 +684,7 @@ CREATE FUNCTION ojs._allowances(p_tenant text, p_queue text) RETURNS ojs.allowan
     LANGUAGE plpgsql STABLE
     AS $$
 begin
-    -- As a function in SQL this would be planned anew with each call.
+    -- In PL/pgSQL, because a function in SQL would be planned anew with each call.
     return array(select a from ojs.allowance a where a.tenant_id in ('', p_tenant) and a.queue in ('', p_queue));
 end;
 $$;
@@ -718,8 +726,9 @@ CREATE FUNCTION ojs._alone_with_tally() RETURNS void
     LANGUAGE plpgsql
     AS $$
 begin
-    -- A roll-up at the same time would not count what it rolls up against a limit that it cannot see yet. The row moves, so that a lock on
-    -- the latest one that this statement sees may come too late.
+    -- A roll-up at the same time would not see the new limit, and not count for it the jobs that it
+    -- rolls up. The row moves to a new rev with each roll-up, so the row that this statement finds
+    -- may be gone when it has the lock: try again.
     loop
         perform from ojs.tally_mark t where t.rev = (select max(n.rev) from ojs.tally_mark n) for update;
         exit when found;
@@ -809,6 +818,8 @@ CREATE FUNCTION ojs._apply_rule(p_rule ojs.rule) RETURNS void
 begin
     delete from ojs.rule r
     where r.tenant_id = p_rule.tenant_id and r.queue = p_rule.queue and r.most is null and r.paused_at is null;
+    -- A new limit gets a new limit_xid, so that the count of an earlier one does not fit, and it
+    -- allows no jobs until it is counted.
     update ojs.rule r set limit_xid = case when r.most is not null then pg_current_xact_id() end
     where r.tenant_id = p_rule.tenant_id and r.queue = p_rule.queue and (r.most is null) <> (r.limit_xid is null);
     if p_rule.tenant_id <> '' then
@@ -834,6 +845,8 @@ begin
     if v_now is not distinct from p_when then
         return;
     end if;
+    -- All sessions that use jobs would queue up behind this lock while it waits for a long
+    -- transaction.
     if ojs._held_long(array(select i.inhrelid from pg_inherits i where i.inhparent = 'ojs.job'::regclass) || 'ojs.job'::regclass::oid) then
         perform ojs._raise('OJ503', 'a transaction that stays open holds on to the table of jobs');
     end if;
@@ -855,7 +868,7 @@ declare
     v_bars boolean := exists (select from ojs.suspended) or (select s.unknown_tenants = 'refuse' from ojs.settings s);
 begin
     update ojs.settings s set bars = v_bars where s.bars <> v_bars;
-    -- No tenant is named: everybody can read the conditions of triggers.
+    -- The condition names no tenant, because every role can read the conditions of triggers.
     perform ojs._arm('job_barred', case when v_bars then 'new.state <> ''discarded''' end);
 end;
 $$;
@@ -879,13 +892,13 @@ CREATE FUNCTION ojs._arm_max_priority(p_tenant text, p_max_priority integer) RET
 declare
     v_lowest int;
 begin
-    -- Before the lane: who waits for a decision may have jobs locked.
+    -- Before the lane: a session that waits for a decision may have jobs locked.
     perform ojs._alone_with_queues();
     v_lowest := least(p_max_priority, (
         select min(t.max_priority) from ojs.tenant t where t.max_priority < 100 and t.tenant_id <> p_tenant));
     update ojs.settings s set lowest_max_priority = nullif(v_lowest, 100)
     where s.lowest_max_priority is distinct from nullif(v_lowest, 100);
-    -- Priorities that are out of all bounds are refused for that.
+    -- Priorities above 100 are refused anyway, with another error.
     perform ojs._arm('job_max_priority', case when v_lowest < 100 then
         format('new.priority between %s and 100 and new.state <> ''discarded''', v_lowest + 1) end);
 end;
@@ -1045,14 +1058,17 @@ declare
     v_at_limit boolean;
     v_fresh   boolean;
 begin
-    -- All that has to be known before, in one statement: each costs more to begin than to do.
+    -- One statement reads all that has to be known before, because beginning a statement costs more
+    -- than these reads.
     select ojs._trusted() and p_tenant is null, ojs._copied(f),
         exists (select from ojs.worker w where w.apart and w.tenant_id = coalesce(p_tenant, '') and w.worker_id = any (p_worker_ids)
             and (w.resting or w.pool is distinct from coalesce(p_pool, 'default') or num_nonnulls(w.strategy, w.weights) > 0)),
         exists (select from ojs.worker w where w.tenant_id = coalesce(p_tenant, '') and w.worker_id = any (p_worker_ids)
             and (p_pool is not null and w.pool is null or ojs._asks_anew(w.queues, w.asks, w.asked_at, p_queues))),
         exists (select from ojs.pool), q.queues, least(r.jobs, 10001), r.starts,
-        -- All at one moment: between two looks a decision could take a job from where the second looks to where the first has looked.
+        -- Of one snapshot: with two, a decision in between could move a job from a list that the
+        -- second read looks at to one that the first has looked at, and the call would end as if
+        -- there were none.
         coalesce(l.ready, false), coalesce(l.at_limit, false), f.part_xid is not null or exists (
             select from ojs._since(f.snapshot, null, true) u
             where u.to_state = 'available' and u.queue = any (q.queues) or u.from_state = 'active'),
@@ -1102,10 +1118,11 @@ begin
     if not v_trusted then
         v_ask.tenant := ojs._session_tenant(p_tenant);
         v_ask.tenants := case when v_ask.tenant is not null then array[v_ask.tenant] end;
-        -- A tenant must not keep others waiting.
+        -- A tenant's login does not take the lane: it could keep the sessions of all tenants
+        -- waiting.
         v_ask.no_lane := ojs.current_tenant() is not null;
     end if;
-    -- Nor must a caller that stays in its transaction, unless it holds the lane already.
+    -- A caller that stays in its transaction does not, either, unless it holds the lane already.
     v_ask.no_lane := v_ask.no_lane or ojs._lingers() and current_setting('ojs.lane', true) is distinct from 'held';
     if v_apart or v_ask.no_lane then
         v_ask := ojs._without_others(v_ask, p_counts, p_queues, p_pool);
@@ -1116,6 +1133,8 @@ begin
     if v_news and not v_ask.no_lane and not ojs._lingers() then
         perform ojs._note_fetch(coalesce(v_ask.tenant, ''), p_worker_ids, p_pool, p_queues);
     end if;
+    -- No job is possible, so the call ends here and writes nothing. A tenant at its limit and a
+    -- choice of tenants need a closer look (ojs._work_for).
     if v_ask.queues = '{}' or not (v_ready or v_at_limit or v_fresh)
             or not v_fresh and (v_at_limit or coalesce(v_ask.tenants, v_ask.except_tenants) is not null) and not ojs._work_for(v_ask)
             or v_ask.pool_limited is true and ojs._pool_room(v_ask.pool) = 0 then
@@ -1128,7 +1147,8 @@ $$;
 CREATE FUNCTION ojs._asks_anew(p_says text[], p_asks text[], p_asked_at timestamp with time zone, p_queues text[]) RETURNS boolean
     LANGUAGE sql
     AS $$
-    -- A worker that asks for a hundred queues one by one would have its row written by each FETCH.
+    -- Without these bounds, a worker that asks for a hundred queues one by one would have its row
+    -- written by each FETCH.
     select case when p_queues <@ p_says or p_queues <@ p_asks then false when p_asked_at is null then true
         else cardinality(p_asks) + cardinality(p_queues) <= 100 or p_asked_at <= ojs.now() - interval '1 minute' end
 $$;
@@ -1189,7 +1209,8 @@ $$;
 CREATE FUNCTION ojs._attempt_events(p_types text[], p_queues text[], p_limit integer, p_tenant text) RETURNS SETOF ojs.event
     LANGUAGE sql STABLE
     AS $$
-    -- Attempts are counted anew when a job is retried, so that their numbers alone would name two events alike.
+    -- The id of the event has its time, because attempts are counted anew when a job is retried,
+    -- and two events would have the same id.
     select 'evt_' || j.id || e.mark || (extract(epoch from e.at) * 1000000)::bigint, e.type, e.at, j.tenant_id, j.queue, j.id::text,
         jsonb_strip_nulls(jsonb_build_object('job_type', j.type, 'queue', j.queue, 'attempt', j.attempt,
             'worker_id', case e.type when 'job.started' then coalesce(j.worker_id, '') end, 'duration_ms', e.duration_ms))
@@ -1237,7 +1258,8 @@ declare
     v_why    text;
 begin
     if tg_table_name = 'tenant' then
-        -- A row that is there for a pause or a throttle alone is no tenant that somebody has configured.
+        -- A row without created_at exists only for a pause, a throttle or a suspension: its tenant
+        -- has not been configured.
         v_old := case when v_old ->> 'created_at' is not null then v_old end;
         v_new := case when v_new ->> 'created_at' is not null then v_new end;
         v_action := case when v_old is null then 'created' when v_new is null then 'removed' else 'changed' end;
@@ -1246,7 +1268,8 @@ begin
         end if;
     end if;
     if v_new ->> 'tenant_id' <> v_old ->> 'tenant_id' then
-        -- Each of the two learns its own part, and not the other's name.
+        -- A replay rule may move from one tenant to another. Each of the two sees its own part
+        -- only, without the other's name.
         perform ojs._audit(v_old ->> 'tenant_id', v_kind, v_old ->> v_keys[1], 'removed', v_old - v_keys - v_silent);
         v_action := 'created';
         v_old := null;
@@ -1337,7 +1360,8 @@ declare
     v_escapes text;
 begin
     if strpos(p_text, E'\\u') > 0 then
-        -- Without removing escaped backslashes and whole surrogate pairs first, both would be taken for what is looked for.
+        -- First remove escaped backslashes and whole surrogate pairs, because both would match the
+        -- patterns below.
         v_escapes := regexp_replace(p_text, E'\\\\\\\\|\\\\u[dD][89abAB][0-9a-fA-F]{2}\\\\u[dD][c-fC-F][0-9a-fA-F]{2}', '', 'g');
         if strpos(v_escapes, E'\\u0000') > 0 then
             return E'a NUL character (\\u0000)';
@@ -1387,7 +1411,7 @@ $$;
 CREATE FUNCTION ojs._before(p_before uuid, p_until timestamp with time zone) RETURNS uuid
     LANGUAGE sql IMMUTABLE
     AS $$
-    -- The clock of a client that makes ids may be a day ahead.
+    -- The id may be up to a day ahead of the time, because clients may choose such ids.
     select least(coalesce(p_before, 'ffffffff-ffff-ffff-ffff-ffffffffffff'),
         case when p_until is not null then ojs._id_at(p_until + interval '1 day') end)
 $$;
@@ -1399,7 +1423,8 @@ begin
     if not (select ojs._foreign(f.snapshot) from ojs._folded() f) then
         return false;
     end if;
-    -- To count all jobs may take longer than ten seconds. It is not the rebuild yet, which enters the lane once more.
+    -- Counting all jobs may take longer than 10 seconds. The rebuild follows in ojs._catch_up,
+    -- which takes the lane once more.
     perform ojs._take_long();
     perform ojs._move_clock(ojs._clock_mark(), ojs.now(), 1, '1:1:', '-infinity');
     perform ojs._roll_up();
@@ -1417,15 +1442,16 @@ begin
     delete from ojs.usage u
     using (
         select l.spot from unnest(p_first.o_changed_tenants, p_first.o_changed_queues) c(tenant_id, queue)
-        -- A row that another session has locked stays: it counts for no rule, and is removed after a later change.
+        -- A row that another session has locked stays. It counts for no rule, and a later change
+        -- removes it.
         cross join lateral (select u.ctid as spot from ojs.usage u
             where u.tenant_id = c.tenant_id and u.queue = c.queue
                 and not exists (select from ojs.rule r where r.tenant_id = u.tenant_id and r.queue = u.queue and r.limit_xid = u.limit_xid)
             for update skip locked) l
     ) l
     where u.ctid = l.spot;
-    -- What this transaction has kept for another time would change a count that knows of it already. So that limit is counted when
-    -- nothing is kept.
+    -- The count already includes ends that this transaction has written back into the journal, and
+    -- a later fold would subtract them once more. Such a limit is counted by a later fold.
     v_later := array(
         select exists (select from ojs.journal j
             where j.xid = pg_current_xact_id_if_assigned() and j.lo is null and j.price is null
@@ -1472,7 +1498,8 @@ begin
         select s.original, s.effective into v_throttle.original, v_throttle.effective from ojs._slow_down(p_tenant, p_factor) s;
     else
         v_throttle.original := (select r.max_concurrency from ojs.rule r where r.tenant_id = p_tenant and r.queue = '');
-        -- The bound is what counts its jobs, and a part of them is the bound.
+        -- First set a limit of 1, which makes its jobs counted; the final limit is a part of that
+        -- count.
         perform ojs._bound_concurrency(p_tenant, 1);
         v_throttle.effective := greatest(1, floor(p_factor * least(v_throttle.original,
             ojs._active_jobs(p_tenant, '', null))));
@@ -1493,10 +1520,10 @@ declare
     v_quota ojs.quota := (select q from ojs.quota q where q.tenant_id = p_of.tenant_id and q.queue = p_of.queue and q.nth = p_nth);
     v_left float8 := (ojs._sums(p_of, v_now))[p_nth];
     v_together bigint := (select sum(u.jobs) from unnest(p_groups) u where u.tenant_id = p_tenant and v_quota.queue in ('', u.queue));
-    -- Where the limit was lowered, more may count against it than it is.
+    -- If the limit was lowered, more than its maximum may count against it.
     v_used bigint := greatest(ceil(greatest(0, coalesce(v_quota.burst, v_quota.maximum) - v_left - 1e-6)),
         case when v_left < 1 then v_quota.used end);
-    -- Others have what is missing locked, and may give it back.
+    -- busy: there are enough tokens, but other sessions have them locked, and may give them back.
     v_busy boolean := nullif(v_left + 1e-6 >= p_want, false);
     v_wait int := case when v_busy then 1 when v_together > v_quota.burst and v_quota.resource = 'throttled_rate'
         then (select ceil(extract(epoch from h.until - v_now)) from ojs.throttle h where h.tenant_id = p_tenant)
@@ -1513,7 +1540,7 @@ begin
     elsif v_quota.resource = 'max_depth' then
         return row('OJ430', format(case when v_busy then 'Others are using what is left of queue ''%s'' below its depth bound (%s)'
                 else 'Queue ''%s'' has reached its depth bound (%s)' end, p_queue, v_quota.maximum),
-            -- How many jobs others have there is none of a tenant's business.
+            -- A tenant does not learn how many jobs the other tenants have in the queue.
             jsonb_strip_nulls(jsonb_build_object('queue', p_queue, 'bound', v_quota.maximum, 'strategy', 'reject', 'depth',
                 case when ojs._session_tenant(null) is null then v_used else v_quota.maximum end, 'retry_after', v_wait,
                 'busy', v_busy)))::ojs.refusal;
@@ -1555,6 +1582,8 @@ declare
     v_left int := p_rows;
     v_seen record;
 begin
+    -- Transactions that p_from lists as in progress began before all others that are new to it, so
+    -- they are first in the order of ids.
     for o_xid in select x from pg_snapshot_xip(p_from) x where pg_visible_in_snapshot(x, p_to) order by x loop
         select count(*) as rows, max(j.lo) as lo into v_seen
         from (select j.lo from ojs.journal j where j.xid = o_xid and j.lo is not null order by j.lo limit v_left) j;
@@ -1589,12 +1618,14 @@ begin
         where e.to_state = 'available';
     perform ojs._notify(array_agg(distinct e.queue)) from unnest(p_ends) e where e.to_state = 'available' having count(*) > 0;
 
-    -- Jobs that come back within the same twentieth of a second share a reminder; one each would be a row more for each failure.
+    -- Jobs that are retried within the same 50 ms share a timer; with one each, every failure would
+    -- write one row more.
     insert into ojs.timer (due_at, kind, tenant_ids, ids)
     select max(e.retry_at), 'due', array_agg(e.tenant_id), array_agg(e.id)
     from unnest(p_ends) e where e.to_state = 'retryable' group by date_bin('50 milliseconds', e.retry_at, 'epoch');
 
-    -- A reminder that came during the attempt was dropped; without another one, nobody would end a job that expired meanwhile.
+    -- The tick dropped a timer that was due during the attempt. Without a new one, a job that has
+    -- expired meanwhile would never be discarded.
     perform ojs._remind('expiry', array_agg(e.expires_at), array_agg(e.tenant_id), array_agg(e.id))
     from unnest(p_ends) e where e.to_state in ('available', 'retryable') and e.expires_at is not null having count(*) > 0;
 
@@ -1628,7 +1659,8 @@ begin
     if v_depth is null and not exists (select from ojs.quota q where q.tenant_id = '' and q.queue = p_queue) then
         return;
     end if;
-    -- One of them may have been set before, the other one now.
+    -- One of the two members may have been set before and the other one now, so check them
+    -- together.
     perform ojs._check_bound(p_config);
     perform ojs._alone_with_tally();
     perform ojs._set_quota('', p_queue, 'max_depth', case when v_depth is not null then jsonb_strip_nulls(jsonb_build_object(
@@ -1641,8 +1673,8 @@ CREATE FUNCTION ojs._bury(p_tenants text[], p_ids uuid[], p_queues text[], p_typ
     LANGUAGE plpgsql
     AS $$
 begin
-    -- If retention has put aside a dead letter whose id its producer has used again since, that one gives way. Otherwise the id would stand
-    -- for two dead letters.
+    -- Retention may have kept a dead letter whose id its producer has used again since. Delete it;
+    -- otherwise the id would stand for two dead letters.
     delete from ojs.dead_job k using unnest(p_ids, p_tenants) b(id, tenant_id) where k.id = b.id and k.tenant_id = b.tenant_id;
     insert into ojs.dead_letter as d (tenant_id, id, queue, type, error_type, error_code, at)
     select b.tenant_id, b.id, b.queue, b.type, left(b.entry ->> 'type', 1000), left(b.entry ->> 'code', 1000), p_at
@@ -1670,7 +1702,8 @@ begin
             lead(r.start, 1, p_ask.count + 1) over (order by r.n) - r.start as jobs
         from unnest(p_ask.workers, p_ask.lease_ms, p_ask.starts) with ordinality r(worker_id, lease_ms, start, n)
     ), loaded as materialized (
-        -- The session that has the row locked gives the worker jobs in a transaction that is still open. No other session sees how many.
+        -- If another session has the row locked, it is giving the worker jobs in an open
+        -- transaction, and this session cannot see how many: the worker counts as full.
         select r.*, a.active, case when w.concurrency is not null and l.ids is not null then greatest(w.concurrency - a.active, 0)
             when w.concurrency is not null then 0 end as room
         from request r
@@ -1684,7 +1717,8 @@ begin
         left join lateral (select cardinality(ojs._running(w.tenant_id, w.worker_id, l.ids || b.ids)) as active
             where w.worker_id is not null) a on true
     ), shared as (
-        -- What a worker's requests that were listed before may get counts against those behind.
+        -- If a worker has several requests, what the earlier ones may get counts against the later
+        -- ones.
         select l.*, sum(l.jobs) over (partition by l.worker_id order by l.n) - l.jobs as before from loaded l
     ), bounded as (
         select s.*, case when s.room is null then s.jobs else least(s.jobs, greatest(s.room - s.before, 0)) end as may from shared s
@@ -1759,7 +1793,8 @@ CREATE FUNCTION ojs._call_next_run(p_cron ojs.cron) RETURNS boolean
 declare
     v_open uuid[] := ojs._from_first_open(p_cron);
 begin
-    -- One after the other (ojs-cron section 6.1, enqueue).
+    -- Only the oldest job that has not ended may start: runs come one after the other (ojs-cron
+    -- section 6.1, enqueue).
     perform ojs.activate(j.id, j.tenant_id)
     from (
         select j.id, j.tenant_id from ojs.job j
@@ -1837,7 +1872,8 @@ begin
         where j.queue = p_row.queue and j.priority = p_row.priority and j.tenant_id = p_row.tenant_id and j.seq > p_row.seq
         order by j.seq limit c_bite)
         union all
-        -- Jobs that were never available. Those that are cancelled get a seq, so that the next bite does not meet them here.
+        -- Jobs that were never available have no seq. Cancelled ones get a seq, so that the next
+        -- call does not find them here.
         (select j.id, null from ojs.job j
         where p_row.seq is null and j.queue = p_row.queue and j.priority = p_row.priority and j.tenant_id = p_row.tenant_id
             and j.seq is null and not ojs._ended(j.state) and j.created_at <= p_row.at limit c_bite)
@@ -1926,11 +1962,13 @@ declare
     v_rule ojs.replay_rule;
 begin
     for v_rule in select * from ojs.replay_rule r where not r.caught_up for update skip locked loop
+        -- First note from which transaction on the rule is known. A number above the highest one
+        -- here comes from another cluster (a restored copy), and is noted anew.
         if v_rule.known_from is null or v_rule.known_from > pg_snapshot_xmax(pg_current_snapshot()) then
             update ojs.replay_rule r set known_from = pg_snapshot_xmax(pg_current_snapshot()) where r.name = v_rule.name;
         elsif v_rule.known_from <= pg_snapshot_xmin(pg_current_snapshot()) then
-            -- Transactions that did not know the rule have ended, so their dead letters are visible here. Later ones make timers
-            -- themselves.
+            -- All transactions that did not know the rule have ended, so their dead letters are
+            -- visible here. Later transactions make the timers themselves.
             insert into ojs.timer (due_at, kind, tenant_ids, ids)
             select max(d.at) + v_rule.delay, 'replay', array_agg(d.tenant_id), array_agg(d.id)
             from (
@@ -2022,7 +2060,7 @@ CREATE FUNCTION ojs._changes(p_from pg_snapshot, p_to pg_snapshot) RETURNS SETOF
         coalesce(sum(m.jobs) filter (where m.from_state is null), 0),
         sum(m.failed), coalesce(sum(m.jobs) filter (where m.to_state = 'active'), 0), 0::bigint
     from ojs._since(p_from, p_to, false) m
-    -- Rows that count no jobs are for decisions.
+    -- Rows with 0 jobs are there for decisions.
     where m.jobs <> 0
     group by m.tenant_id, m.queue, m.priority
 $$;
@@ -2037,6 +2075,7 @@ declare
 begin
     select * into v_fair from ojs._fair(p_queue, p_priority, p_tenant);
     select * into v_level from ojs._level(p_queue, p_priority);
+    -- The tenant or level has been forgotten (ojs._forget): there is no time to move.
     if v_fair.queue is null or v_level.priority is null then
         return;
     end if;
@@ -2044,12 +2083,13 @@ begin
     update ojs.tenant_fairness f set rev = f.rev + 1, vtime = v_own, charged = f.charged + p_jobs
     where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant and f.rev = v_fair.rev;
     if v_fair.ready then
-        -- Where all callers fetch without the lane the low rises, too; otherwise tenants that join at
-        -- the low would be served alone until they have caught up with the tenants in the ring.
+        -- The low rises here, too, for when all callers fetch without the lane. Otherwise tenants
+        -- that join at the low would be served alone until they have caught up with the tenants in
+        -- the ring.
         perform ojs._change_level(p_queue, row(p_priority, null, 0, 0, 0, null),
             case when v_own < v_fair.vtime then least(v_level.low, v_own) else ojs._lowest(p_queue, v_level, null) end);
     elsif v_level.ready = 0 and v_own > v_fair.vtime then
-        -- Tenants that come begin where the last one was, as when it left.
+        -- The ring is empty: tenants that join later begin where the last tenant was.
         perform ojs._change_level(p_queue, row(p_priority, null, 0, 0, 0, null), greatest(v_level.low, v_own));
     end if;
 end;
@@ -2059,7 +2099,7 @@ CREATE FUNCTION ojs._charge_end(p_queue text, p_priority integer, p_tenant text,
     LANGUAGE plpgsql
     AS $$
 declare
-    -- What is charged beforehand keeps a tenant from others' workers until it is known to be wrong.
+    -- At most 600 seconds: a tenant charged for too long an attempt waits until it ends.
     c_most constant real := 600;
     v_fair ojs.tenant_fairness;
     v_low  numeric;
@@ -2069,14 +2109,16 @@ begin
         return;
     end if;
     if p_price < 0 then
-        -- A refund moves a tenant at most one job before the next tenant; otherwise tenants that joined meanwhile would wait for all of it.
+        -- A refund moves a tenant at most one job before the next tenant. Otherwise tenants that
+        -- joined meanwhile would wait for all of it.
         v_low := (select ojs._lowest(p_queue, l, array[p_tenant]) from ojs._level(p_queue, p_priority) l);
         if v_low is not null then
             p_price := greatest(p_price, least(0, (v_low - v_fair.vtime) * v_fair.weight - v_fair.seconds));
         end if;
     end if;
     perform ojs._charge(p_queue, p_priority, p_tenant, 'time', 0, coalesce(p_price, 0));
-    -- Some five attempts change what is expected of the next one; a slower average would mischarge jobs of another kind for long.
+    -- The average follows the last five attempts or so. A slower one would charge wrong prices for
+    -- many jobs of another kind.
     update ojs.tenant_fairness f
     set rev = f.rev + 1, seconds = greatest(0.001, least(c_most, f.seconds + (p_seconds / p_jobs - f.seconds) * (1 - 0.8 ^ p_jobs)))
     where p_jobs > 0 and f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant
@@ -2117,8 +2159,8 @@ begin
         cross join lateral ojs._rank(x.queue, x.job_priority, t.priority_boost) r
     loop
         perform ojs._charge(v_taken.queue, v_taken.priority, v_taken.tenant_id, v_taken.unit, v_taken.jobs, v_taken.price);
-        -- Where all callers fetch without the lane, no decision moves the cursor. Without moving it here, each of them would walk past all
-        -- jobs that were handed out before.
+        -- If all callers fetch without the lane, no decision moves the cursor. Without this loop
+        -- each of them would read past all jobs that were handed out before.
         for i in 0 .. least(v_taken.jobs / 5000, 4) loop
             exit when ojs._pass_ended(v_taken.queue, v_taken.priority, v_taken.tenant_id) = 0;
         end loop;
@@ -2196,7 +2238,8 @@ begin
         perform ojs._raise('OJ400', 'name must consist of a-z, 0-9, - and ., begin with a letter or digit and have at most 255 characters',
             '{"field": "name"}');
     end if;
-    -- Only the form is checked here. A server works out the meaning, and says in ojs.cron.error if there is none.
+    -- Only the form is checked here. A server works out the meaning, and writes to ojs.cron.error
+    -- if there is none.
     if p_expression is null or length(p_expression) > 255
             or p_expression !~ format(E'^\\s*(%1$s\\s+){4,5}%1$s\\s*$', c_field)
             and p_expression !~ (E'^\\s*@(yearly|annually|monthly|weekly|daily|midnight|hourly'
@@ -2204,7 +2247,8 @@ begin
         perform ojs._raise('OJ400', 'expression must have five or six fields, or be @yearly, @annually, @monthly, @weekly, @daily, '
             '@midnight, @hourly or @every and a duration such as 1h30m', '{"field": "expression"}');
     end if;
-    -- Offsets, POSIX rules and the abbreviations that the time zone database keeps for the past are refused.
+    -- Refuse offsets, POSIX rules, and abbreviations that the time zone database keeps for the
+    -- past.
     if p_timezone is null or length(p_timezone) > 64
             or p_timezone !~ '^(UTC|GMT|[A-Z][A-Za-z]*[a-z-][A-Za-z-]*|[A-Z][A-Za-z]+(/[A-Z][A-Za-z0-9_+-]*)+)$'
             or not ojs._is_timezone(p_timezone) then
@@ -2516,7 +2560,7 @@ CREATE FUNCTION ojs._check_retention(p_retention interval, p_queues text[]) RETU
 declare
     v_bad record;
 begin
-    -- Compared in seconds, as partitions are cut.
+    -- In seconds, as partitions are cut: a month has no fixed length.
     select q.queue, r.key, r.value into v_bad
     from ojs.queue q cross join lateral jsonb_each_text(q.config -> 'retention') r
     where q.queue = any (p_queues) and extract(epoch from ojs._duration(r.value)) > extract(epoch from p_retention)
@@ -2536,7 +2580,7 @@ CREATE FUNCTION ojs._check_scope(p_tenant text, p_queue text) RETURNS text
 begin
     perform ojs._session_tenant(p_tenant);
     if p_tenant is null and p_queue is null then
-        -- Null may be a mistake, and everything would stop.
+        -- Null is refused, because it may be a mistake, and would stop everything.
         perform ojs._raise('OJ400', 'a queue must be named, a tenant, or both', '{"field": "queue"}', 'All queues: ''*''.');
     elsif p_queue <> '*' and not ojs._queue_name(p_queue) then
         perform ojs._raise('OJ400', 'queue must consist of a-z, 0-9, - and ., begin with a letter or digit and have at most 128 characters',
@@ -2639,11 +2683,12 @@ declare
     v_tenants text[];
     v_workers text[];
 begin
-    -- A worker whose row is locked is sending a heartbeat, and lives.
+    -- If its row is locked by another session, the worker is sending a heartbeat, and so it lives.
     v_locked := array(
         select w.id from unnest(p_tenants, p_ids) a(tenant_id, id)
         cross join lateral (select w.id from ojs.worker w where w.tenant_id = a.tenant_id and w.id = a.id for update skip locked) w);
-    -- A second statement, since the first would not see a heartbeat that committed just before its lock.
+    -- A second statement, because the first would not see a heartbeat that committed just before
+    -- the row was locked.
     with found as materialized (
         select w.tenant_id, w.worker_id, w.id, cardinality(b.ids) as jobs,
             case when w.id = any (v_locked) then b.seen_at + v_silence else v_now + interval '1 second' end as dead_at
@@ -2654,7 +2699,7 @@ begin
             where b.tenant_id = w.tenant_id and b.worker_id = w.worker_id order by b.rev desc limit 1
         ) b
     ), known as materialized (
-        -- Each may claim thousands of jobs: after so many the next tick goes on.
+        -- Each worker may have thousands of jobs: after 10000 the next tick goes on.
         select f.tenant_id, f.worker_id, f.id,
             case when f.dead_at <= v_now and f.before >= c_jobs then v_now + interval '50 milliseconds' else f.dead_at end as dead_at
         from (
@@ -2685,7 +2730,8 @@ declare
 begin
     o_partitions := '{}';
     o_ids := '{}';
-    -- A job that has ended stays ended: these are all that have to stay, except what comes or is retried later (_move_latecomers).
+    -- A job that has ended stays ended, so these are all that have to stay, except jobs that are
+    -- inserted or retried later (_move_latecomers).
     for v_part in
         select p.partition, p.lo, p.hi, ojs._is_replacement(p.partition) as replacement
         from ojs.job_partitions p where p.hi <= ojs._id_at(p_before) order by p.lo nulls first
@@ -2695,7 +2741,7 @@ begin
         if v_worth and cardinality(o_ids) + cardinality(v_ids) > p_keep then
             exit;
         elsif cardinality(v_ids) > p_keep then
-            -- This one stays, and parts a replacement before it from what comes after.
+            -- This partition stays, so a replacement before it cannot join partitions after it.
             if not v_part.replacement and v_full is null then
                 v_full := v_part.partition;
                 v_some := v_ids[:10];
@@ -2744,7 +2790,8 @@ begin
             case when p_reach < 10000 then p_count else p_reach / 10 end, v_only, v_but, true);
         v_uncounted := v_limits.o_uncounted;
         p_count := least(p_count, v_limits.o_capacity);
-        -- While this transaction stays open, no other session gives away the capacity of these tenants.
+        -- Until this transaction ends no other session can give these tenants jobs, so limit how
+        -- long it may idle. A tenant's login keeps its own timeout.
         perform ojs._guard(false) where v_limits.o_locked and ojs.current_tenant() is null;
     end if;
     with due as materialized (
@@ -2760,12 +2807,15 @@ begin
         cross join lateral (select j.ctid as place, j.priority,
                 ojs._bytes(j.args, j.meta, j.options, j.extra, j.errors, j.retry, j.tags) as bytes
             from ojs.job j
+            -- Without p_done the same job could be dealt twice: skip locked does not pass jobs that
+            -- this transaction has locked itself.
             where j.ctid = d.place and j.id = d.id and j.state = 'available' and j.id <> all (p_done.ids) for update skip locked) j
         limit p_count
     ), kept as materialized (
         select h.* from (select h.*, sum(h.bytes) over (order by h.nth) as size, row_number() over (order by h.nth) as first from held h) h
         where h.size <= v_bytes or h.first = 1 and p_done.ids = '{}'
     ), noted as (
+        -- jobs is 0: ojs.lease counts these jobs. owed and price are what the next fold charges.
         insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, owed, price, lo, hi)
         select k.tenant_id, p_queue, k.priority, 'available', 'active', 0, count(*), sum(k.price), min(k.seq), max(k.seq) from kept k
             group by k.tenant_id, k.priority
@@ -2774,6 +2824,8 @@ begin
         coalesce(array_agg(case when v_unit = 'time' then k.price end order by k.nth), '{}'), coalesce(sum(k.bytes), 0),
         count(*) < (select count(*) from held), (select count(*) from due)
     into o_done.ids, o_done.places, o_done.charged, o_done.bytes, o_done.cut, o_seen from kept k;
+    -- A tenant whose count is locked gives no due job now, but tenants behind it may: count it as
+    -- seen.
     o_seen := o_seen + coalesce(cardinality(v_uncounted.busy), 0);
 end;
 $$;
@@ -2865,6 +2917,17 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._columns_among(p_options json) RETURNS ojs.violation
+    LANGUAGE sql IMMUTABLE
+    AS $$
+    select row('OJ400', 'options.' || k, format('options.%s is a parameter of its own here: %s', k, case k
+        when 'delay_until' then 'scheduled_at' when 'timeout' then 'timeout_ms' when 'metadata' then 'meta'
+        when 'max_attempts' then 'retry.max_attempts' else k end))::ojs.violation
+    from json_object_keys(p_options) k
+    where k in ('queue', 'priority', 'retry', 'tags', 'max_attempts', 'timeout', 'timeout_ms', 'visibility_timeout_ms', 'scheduled_at',
+        'delay_until', 'expires_at', 'pending', 'metadata', 'meta') limit 1
+$$;
+
 CREATE FUNCTION ojs._queue_name(p_queue text) RETURNS boolean
     LANGUAGE sql IMMUTABLE
     AS $_$ select p_queue ~ '^[a-z0-9][a-z0-9.-]*$' and octet_length(p_queue) <= 128 $_$;
@@ -2897,6 +2960,7 @@ begin
     update ojs.usage u set rev = u.rev + 1, active = u.active + n.jobs
     from (
         select g.jobs, x.spot
+        -- Per tenant, and for all tenants together (empty name), whose limit is that of the queue.
         from (select coalesce(t, '') as tenant_id, count(*) as jobs from unnest(p_tenants) t group by grouping sets ((t), ())) g
         cross join lateral (select r.tenant_id, r.queue, r.limit_xid from ojs.rule r
             where r.tenant_id = g.tenant_id and r.queue in ('', p_queue) and r.most is not null) r
@@ -2948,7 +3012,8 @@ begin
         select c.snapshot
         from ((select t.snapshot from ojs.tally_mark t order by t.rev desc limit 1) union all
             select f.snapshot from ojs._folded() f where exists (select from ojs.rule r where r.most is not null)) c
-        -- Of two moments the earlier one has seen less.
+        -- The earlier of the two snapshots: a row has to stay until both the statistics and the
+        -- fold have read it.
         order by pg_snapshot_xmax(c.snapshot), (select count(*) from pg_snapshot_xip(c.snapshot)) desc limit 1);
 end;
 $$;
@@ -2983,7 +3048,7 @@ $$;
 CREATE FUNCTION ojs._counts_since(p_queue text, p_tenant text, p_now ojs.counts, p_since timestamp with time zone) RETURNS SETOF ojs.counts
     LANGUAGE sql STABLE ROWS 1
     AS $$
-    -- Jobs that are retried are discarded no more.
+    -- At least 0: a retry of a dead letter lowers the number of discarded jobs.
     select greatest(p_now.entered - (w.c).entered, 0), greatest(p_now.dispatched - (w.c).dispatched, 0),
         greatest(p_now.completed - (w.c).completed, 0), greatest(p_now.cancelled - (w.c).cancelled, 0),
         greatest(p_now.discarded - (w.c).discarded, 0), greatest(p_now.failed - (w.c).failed, 0)
@@ -3018,6 +3083,7 @@ begin
             jsonb_build_object('field', 'name', 'cron_name', p_name));
     end if;
     select c.* into v_cron from ojs.cron c where c.name = p_name and (c.tenant_id = p_tenant) is not false;
+    -- Read again under the lock: the row may have changed or gone while this call waited.
     if p_lock then
         select c.* into v_cron from ojs.cron c where c.id = v_cron.id for update;
     end if;
@@ -3034,6 +3100,7 @@ CREATE FUNCTION ojs._cron_look(p_cron ojs.cron, p_at timestamp with time zone) R
     LANGUAGE plpgsql
     AS $$
 begin
+    -- An earlier pending timer is enough: when it fires, it sets the next one (_fire_cron).
     if p_at is null or p_cron.look_at > ojs.now() and p_cron.look_at <= p_at then
         return p_cron.look_at;
     end if;
@@ -3136,7 +3203,8 @@ begin
     if not found then
         return true;
     end if;
-    -- Transactions that overlap leave no gap by themselves. When later ids are about to be refused, others may wait a second for one.
+    -- Short transactions that overlap can leave no gap for this lock. If later ids will be refused
+    -- within a minute, let other sessions wait up to a second for it.
     v_late := v_cut.cut_at < ojs.now() + interval '1 minute';
     if ojs._held_long(array[format('ojs.%I', v_cut.partition)::regclass::oid], case when v_late then 10 else 1 end) then
         return false;
@@ -3234,12 +3302,15 @@ begin
     loop
         select * into v_news from ojs._look(p_ask.queues);
         v_more := false;
-        -- Without the last condition, the stretch of the journals through which every caller looks would grow until jobs come.
+        -- More than 2000 transaction ids since the last fold cause a fold, too. Every caller reads
+        -- the journals from the snapshot of the last fold on, and would read more each time until
+        -- jobs come.
         if v_news.rows > 0 or (v_news.fold).part_xid is not null
                 or pg_snapshot_xmax(v_news.upto)::text::bigint - pg_snapshot_xmax((v_news.fold).snapshot)::text::bigint > 2000
                 or v_news.limits and ojs._ends_wait(v_news) then
             v_more := ojs._fold(v_news);
-            -- Rules, too: the fold may have begun the count of a limit that is younger than the look, and what is dealt counts there.
+            -- The fold has changed levels. It may also have written the first count of a limit that
+            -- is newer than the look; jobs dealt from here on have to count there.
             select r.limits, r.rules, s.states into v_news.limits, v_news.rules, v_news.states
             from ojs._rules_there() r, ojs._states(p_ask.queues) s;
         end if;
@@ -3247,7 +3318,8 @@ begin
             p_count := least(p_count, ojs._pool_room(p_ask.pool));
         end if;
         v_done := ojs._serve_queues(p_ask, v_news, p_count, v_done);
-        -- Another fold may move cursors back to the jobs just locked, which are still available, and they would be decided twice.
+        -- Do not fold again once jobs are locked: they are still available, and a fold may move
+        -- cursors back to them, so that they would be dealt twice.
         exit when v_done.ids <> '{}' or v_done.cut or not v_more;
         v_until := coalesce(v_until, clock_timestamp() + ojs._patience());
         exit when clock_timestamp() > v_until;
@@ -3307,6 +3379,7 @@ begin
         cross join lateral (
             select k.id, k.tenant_id from ojs.dead_job k where k.id = a.id and k.tenant_id = a.tenant_id for update skip locked
         ) k
+    -- Only a row whose aside still fits is deleted: the job may have been moved or retried since.
     ), gone as (
         delete from ojs.dead_letter d using (select * from here union all select * from aside) h
         where d.id = h.id and d.tenant_id = h.tenant_id and d.aside = h.aside
@@ -3371,6 +3444,8 @@ begin
         return true;
     end if;
     for v_tenant in select d.tenant_id from ojs.departure d where d.done limit 10 for update skip locked loop
+        -- A session that configures the tenant has this row locked. Waiting for it under the lane
+        -- would make decisions wait.
         perform from ojs.tenant t where t.tenant_id = v_tenant for update skip locked;
         if found or not exists (select from ojs.tenant t where t.tenant_id = v_tenant) then
             perform ojs._depart(v_tenant);
@@ -3424,7 +3499,7 @@ CREATE FUNCTION ojs._directive(p_directive text) RETURNS ojs.worker_state
     LANGUAGE plpgsql
     AS $$
 begin
-    -- So the command-line tool of the Open Job Spec says it.
+    -- The command-line tool of the Open Job Spec calls it resume.
     if p_directive = 'resume' then
         return 'running';
     end if;
@@ -3473,7 +3548,8 @@ begin
             select t.due_at, t.seq, t.ctid as spot, cardinality(t.ids) as jobs from ojs.timer t
             where t.due_at >= p_mark.due_at and t.due_at <= p_now order by t.due_at, t.seq limit p_limit for update skip locked
         ), due as materialized (
-            -- By spot: by the key, a plan that was made while there were few timers would read all of them.
+            -- By ctid: with the key, a plan that was made while there were few timers would read
+            -- all of them.
             select c.spot from (select h.*, sum(h.jobs) over (order by h.due_at, h.seq) - h.jobs as before
                 from (select * from late union all select * from held) h) c where c.before < p_limit
         ), taken as (
@@ -3481,8 +3557,9 @@ begin
         )
         select t.kind, array_agg(x.tenant_id) as tenants, array_agg(x.id) as ids
         from taken t cross join lateral unnest(t.tenant_ids, t.ids) x(tenant_id, id)
-        -- Cron comes last, because it may work until its time is up, and the others would wait for it. Leases come before
-        -- workers: an attempt whose time is over counts as timed out even if its worker has fallen silent, too.
+        -- Cron is last, because it may work until its time is up, and the others would wait for it.
+        -- Leases come before workers, so that an attempt that ran too long counts as timed out even
+        -- if its worker has fallen silent, too.
         group by t.kind order by t.kind = 'cron', t.kind
     loop
         o_taken := o_taken + cardinality(v_timer.ids);
@@ -3664,7 +3741,8 @@ CREATE FUNCTION ojs._doctor_settings(p_max_conns integer, p_servers integer) RET
     ) s(holds, severity, finding, advice, runbook)
     where s.holds
     union all
-    -- ojs-pg sets these for its own sessions, except behind a pooler. Programs that call the functions get what is said here.
+    -- ojs-pg sets these for its own sessions, except behind a pooler. Other programs that call the
+    -- functions get the values set here.
     select case when c.name in ('row_security', 'default_transaction_read_only') then 'error' else 'warning' end::ojs.severity, 'settings',
         format('Sessions of %s begin with %s = %s: %s.', o.whose, c.name, c.value, c.means),
         format('alter %s reset %s', o.whose, c.name), 'maintenance.md'
@@ -3684,7 +3762,7 @@ CREATE FUNCTION ojs._doctor_settings(p_max_conns integer, p_servers integer) RET
             when x.name = 'client_encoding' and pg_char_to_encoding(x.value) <> pg_char_to_encoding('UTF8') then
                 'one job with a character that it lacks makes each ojs.fetch of its queue fail'
             when x.name = 'row_security' and not x.value::boolean then 'each call of a function and each read of a view is an error'
-            -- A role may be meant to read only.
+            -- A single role may be meant to read only.
             when x.name = 'default_transaction_read_only' and x.value::boolean and d.setrole = 0 then 'nobody can enqueue or fetch' end
             as means
     ) c
@@ -3788,7 +3866,8 @@ CREATE FUNCTION ojs._doctor_work() RETURNS SETOF ojs.finding
     from (
         select n.tenant_id, string_agg(n.signal, ', ' order by n.signal) as signals,
             row_number() over (order by min(n.since), n.tenant_id) as nth
-        -- When nobody ticks, nobody looks, and what was seen may be over.
+        -- The tick looks for noisy neighbours. If no tick has run for 10 minutes, what it saw may
+        -- be over.
         from ojs.noisy_neighbours n where n.seen_at > ojs.now() - interval '10 minutes' group by n.tenant_id
     ) n
     having count(*) > 0
@@ -3816,26 +3895,29 @@ CREATE FUNCTION ojs._due(p_queue text, p_priority integer, p_low numeric, p_coun
     LANGUAGE sql STABLE ROWS 100
     AS $$
     with front as materialized (
-        -- While no tenant runs out of jobs, none can be due more of them than its part of p_count
-        -- and one; first in, first out one may be due all, of which a part is read at a time.
-        -- Whether more tenants follow, the last tells.
+        -- share: how many jobs of the tenant to read. While no tenant runs out of jobs, a tenant
+        -- can be due its part of p_count by weight, and one job more, but not more than that. First
+        -- in, first out one tenant may be due all p_count jobs; an eighth of them is read at a
+        -- time. edge: _front reads one tenant more than p_count, and the time of the last one is a
+        -- bound for all tenants behind it.
         select f.*, (f.cursors[1]).works as has_next, (f.vtime - p_low)::float8 as own, 1 + case when p_unit = 'none' then p_count / 8
             else floor(p_count * f.weight / sum(f.weight) over ())::int end as share,
             case when count(*) over () > p_count then max(f.vtime) over () end as edge,
-            -- In a subquery, so that nothing is asked where there are no rules.
+            -- A subquery, so that ojs._capacity is not called where there are no rules.
             case when p_rules then (select c.jobs from ojs._capacity(p_queue, f.tenant_id, p_uncounted) c) end as capacity
         from ojs._front(p_queue, p_priority, p_low, p_count, p_only, p_but, p_no_lane) f
     ), seen as materialized (
         select f.spot, f.tenant_id, f.vtime, f.edge, f.capacity, l.revisited, l.seq, l.id, l.place, l.bytes, l.price,
             coalesce(l.last, false) as last, f.own + (l.upto - l.price) / f.weight as tag,
-            -- From this time on, some job that was not looked at may be due: behind the last one that was read of the tenant, or behind the
-            -- range that it was to revisit in vain. A tenant at its limit sets no bound: jobs of other tenants behind its next one may be
-            -- dealt.
+            -- From this time on, a job that was not read may be due: one behind the last job read
+            -- of the tenant, or behind a range in which no job was found. A tenant at its limit
+            -- sets no bound: jobs of other tenants behind its next one may be dealt.
             case when coalesce(l.nth, 0) = f.capacity then null when l.id is null then f.own
                 when l.last or f.has_next and l.nth = l.found then f.own + l.upto / f.weight end as beyond
         from front f
         left join lateral (
-            -- Behind the last one that was read there may be more: of a tenant that has ranges to revisit, only one is read.
+            -- last: the tenant may have more jobs behind this one. Of a tenant with ranges to
+            -- revisit, only the first range is read.
             select x.*, x.nth = least(f.share, f.capacity) or f.revisit_lo is not null and x.nth = x.found as last
             from (
                 select y.*, row_number() over w as nth, count(*) over () as found,
@@ -3846,8 +3928,9 @@ CREATE FUNCTION ojs._due(p_queue text, p_priority integer, p_low numeric, p_coun
             ) x
         ) l on true
     ), ranked as materialized (
-        -- Nor may a tenant behind the front be due, from its edge on.
-        -- As float8, the times of a tenant's jobs may be equal, and its cursor passes what lies before a job that is dealt.
+        -- until: up to this time no job or tenant that was not read can be due. Tags are float8, so
+        -- jobs of one tenant may have equal tags; seq orders them, because the cursor passes all
+        -- jobs before one that is dealt.
         select s.*, row_number() over (order by s.tag, s.tenant_id, s.seq) as nth,
             least(min(s.beyond) over (), (min(s.edge) over () - p_low)::float8) as until
         from seen s
@@ -3910,8 +3993,9 @@ CREATE FUNCTION ojs._end_workers(p_tenants text[], p_worker_ids text[]) RETURNS 
 declare
     v_jobs record;
 begin
-    -- Their jobs are those that their last heartbeat named, and those handed to them since, or shortly before, while the answer may have
-    -- been on its way. Where a tenant's worker and one that serves all tenants have one name, only those named are surely its own.
+    -- A worker's jobs are those that its last heartbeat named, and those handed to it since then or
+    -- shortly before, while the answer may have been on its way. If a tenant's worker and a worker
+    -- for all tenants have the same name, only the named jobs are certainly its own.
     with dead as materialized (
         select d.tenant_id, d.worker_id, b.ids, b.seen_at - greatest(ojs._heartbeat_timeout(), interval '30 seconds') as since
         from unnest(p_tenants, p_worker_ids) d(tenant_id, worker_id)
@@ -3934,7 +4018,8 @@ begin
             select from ojs.worker o
             where o.tenant_id = case d.tenant_id when '' then i.tenant_id else '' end and o.worker_id = d.worker_id)
     )
-    -- Each job by its key (offset 0): nothing is known of the ids, and a join would read the whole table to find them.
+    -- Read each job by its key (offset 0): the planner knows nothing about the ids, and a join
+    -- would read the whole table.
     select array_agg(j.tenant_id) as tenants, array_agg(j.id) as ids, array_agg(c.worker_id) as lost into v_jobs
     from candidate c
     cross join lateral (
@@ -3947,7 +4032,8 @@ begin
     join ojs.worker w on w.tenant_id = d.tenant_id and w.worker_id = d.worker_id
     cross join lateral (select b.* from ojs.worker_beat b where b.tenant_id = d.tenant_id and b.worker_id = d.worker_id
         order by b.rev desc limit 1) b on conflict do nothing;
-    -- Somebody who ends workers may stay in its transaction, and the clock comes this way, too.
+    -- Skip locked rows: a caller of remove_worker may stay in its transaction, and the clock must
+    -- not wait for it.
     delete from ojs.lost_worker l using (
         select o.ctid as spot from ojs.lost_worker o where o.lost_at < ojs.now() - interval '1 day' limit 1000 for update skip locked) o
     where l.ctid = o.spot;
@@ -3984,7 +4070,8 @@ CREATE FUNCTION ojs._ends_wait(p_news ojs.news) RETURNS boolean
     LANGUAGE plpgsql STABLE
     AS $$
 declare
-    -- Taking in ends costs a version of a row for each tenant and limit. As long as there are few, it is cheaper to add them up.
+    -- To fold ends writes a row for each tenant and limit. While there are few ends, it is cheaper
+    -- to add them up with each call.
     c_few constant int := 200;
 begin
     return exists (select from ojs._ends((p_news.fold).snapshot, null) offset case when exists (
@@ -4050,7 +4137,8 @@ declare
     v_lock_timeout text := current_setting('lock_timeout');
     v_held         boolean;
 begin
-    -- The guards are set by the statement that locks, behind the lock (offset 0): only a session that holds the lane gets them.
+    -- The statement that locks sets the guards, after the lock (offset 0), so only a session that
+    -- holds the lane has them.
     select ojs._guard(true) into v_held from (select from ojs.lane l where l.lane = 0 for update skip locked offset 0) l;
     if not found then
         if p_patience_ms < 0 then
@@ -4059,9 +4147,11 @@ begin
             begin
                 perform set_config('lock_timeout', p_patience_ms::text, true);
                 perform from ojs.lane l where l.lane = 0 for update;
+            -- The rollback to before this block restores lock_timeout, too.
             exception when lock_not_available or deadlock_detected then
                 return false;
             end;
+            -- The wait for the lane alone is limited, not the statements that follow.
             perform set_config('lock_timeout', v_lock_timeout, true);
         else
             perform from ojs.lane l where l.lane = 0 for update;
@@ -4088,7 +4178,7 @@ CREATE FUNCTION ojs._error_misspelt(p_error jsonb) RETURNS ojs.violation
     LANGUAGE plpgsql IMMUTABLE
     AS $$
 declare
-    -- A detail is of a problem as RFC 9457 has it.
+    -- detail: errors in the form of RFC 9457 have it.
     c_known constant text[] := '{message, code, type, retryable, details, detail, backtrace}';
 begin
     if p_error - c_known = '{}' then
@@ -4151,7 +4241,8 @@ begin
     with ended as materialized (
         select x.id, x.tenant_id from ojs._discard_expired(p_ids, p_tenants) x
     )
-    -- Jobs that somebody has locked just now get a new reminder. For those in workers' hands the end of the attempt brings one (ojs._book).
+    -- Jobs that another session has locked get a new timer. An active job gets one when its attempt
+    -- ends (ojs._book).
     insert into ojs.timer (due_at, kind, tenant_ids, ids)
     select greatest(j.expires_at, v_now + ojs._moment()), 'expiry', array[j.tenant_id], array[j.id]
     from (select distinct a.id, a.tenant_id from unnest(p_ids, p_tenants) a(id, tenant_id)) a
@@ -4180,7 +4271,8 @@ CREATE FUNCTION ojs._extend(p_worker_id text, p_ids uuid[], p_visibility_timeout
         where j.id = any (p_ids) and (p_tenant is null or j.tenant_id = p_tenant) and j.state = 'active'
           and (j.worker_id is null or j.worker_id = p_worker_id)
     ), held as materialized (
-        -- Otherwise no row is locked: a lock would keep the clock from ending its attempt in time.
+        -- Only rows that are to change are locked: a lock would keep the clock from ending the
+        -- attempt in time.
         select j.id, j.tenant_id, j.charged, m.until, m.now from mine m
         cross join lateral (
             select j.id, j.tenant_id, j.charged from ojs.job j
@@ -4195,14 +4287,16 @@ CREATE FUNCTION ojs._extend(p_worker_id text, p_ids uuid[], p_visibility_timeout
         from held h where j.id = h.id and j.tenant_id = h.tenant_id
         returning j as job, j.charged - h.charged as more
     ), owed as (
-        -- Without this a tenant whose jobs run for long would get workers as if they did not, until the first of them ends.
+        -- Charge for the time that attempts have run so far. Otherwise a tenant whose jobs run for
+        -- long would get more workers than its share, until the first of them ends.
         insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, price, lo, hi)
         select (e.job).tenant_id, (e.job).queue, (e.job).priority, 'active', 'active', 0, sum(e.more), min((e.job).seq), max((e.job).seq)
         from extended e where e.more > 0 group by (e.job).tenant_id, (e.job).queue, (e.job).priority
     )
     select (e.job).* from extended e
     union all
-    -- A job that another heartbeat has locked at this moment is held all the same: left out, its worker would abort it.
+    -- A job that another heartbeat has locked at this moment is held all the same. If it were left
+    -- out, its worker would abort it.
     select (m.job).* from mine m
     where (m.job).lease_expires_at > m.now and ((m.job).id, (m.job).tenant_id) not in (select h.id, h.tenant_id from held h)
 $$;
@@ -4245,7 +4339,8 @@ begin
     elsif p_attempt >= p_max_attempts or p_entry -> 'retryable' = 'false' or p_entry ->> 'code' in ('DISCARD', 'DEAD_LETTER', 'FAIL') then
         return 'discarded';
     elsif p_retry ? 'non_retryable_errors' then
-        -- Few policies have some, and the query would cost each failed job more than all the rest does.
+        -- Few policies have such errors, and the query would cost each failed job more than all the
+        -- rest.
         if exists (select from jsonb_array_elements_text(p_retry -> 'non_retryable_errors') e(pattern)
             where e.pattern in (p_entry ->> 'code', p_entry ->> 'type')
                or e.pattern like '%.*' and (starts_with(p_entry ->> 'code', left(e.pattern, -1))
@@ -4273,7 +4368,8 @@ CREATE FUNCTION ojs._failure(p_release ojs.release) RETURNS TABLE(error jsonb, m
         limit 1
     ) j on true
     left join lateral (
-        -- A job that was retried after its end counts its attempts anew, so that the number alone does not name one.
+        -- Compared by time, too, because a job that was retried after its end counts its attempts
+        -- anew, and may have two of one number.
         select x.value as entry from jsonb_array_elements(j.errors) x
         where x.value ->> 'attempt' = p_release.attempt::text
           and x.value ->> 'occurred_at' = to_char(p_release.at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')
@@ -4291,7 +4387,8 @@ $$;
 CREATE FUNCTION ojs._fetch_one(p_queues text[], p_count integer, p_worker_id text, p_visibility_timeout_ms integer, p_tenant text, p_strategy text, p_weights jsonb, p_pool text) RETURNS SETOF ojs.job
     LANGUAGE sql STABLE
     AS $$
-    -- To fetch_many 0 means that nothing was given.
+    -- ojs.fetch_many takes a timeout of 0 as not given. From a caller it is an error, so -1 is
+    -- passed on.
     select f.state, f.attempt, f.lease, f.started_at, f.lease_expires_at, f.finished_at, f.retry_at, f.enqueued_at, f.worker_id, f.pool,
         f.charged, f.errors, f.result, f.seq, f.tenant_id, f.id, f.queue, f.type, f.priority, f.max_attempts, f.created_at, f.scheduled_at,
         f.expires_at, f.timeout_ms, f.visibility_timeout_ms, f.tags, f.args, f.meta, f.retry, f.options, f.extra
@@ -4316,8 +4413,9 @@ begin
     if p_ask.pool_limited then
         return v_done;
     end if;
-    -- There is no round over queues: from each its part, and then from each what is missing. Parts are rounded up, so the first queue is
-    -- drawn by weight: a caller that asks for one job at a time would have those of one queue only.
+    -- No rotation is read or written here: take a part by weight from each queue, and then what is
+    -- missing from each. Parts are rounded up, so the first queue is drawn at random by weight;
+    -- otherwise a caller that asks for one job at a time would only get jobs of the first queue.
     if not v_strict then
         v_weights := ojs._queue_weights(p_ask);
         select w.n - 1 into v_first from (
@@ -4326,6 +4424,7 @@ begin
         v_weights := v_weights[v_first + 1:] || v_weights[:v_first];
         p_ask.queues := p_ask.queues[v_first + 1:] || p_ask.queues[:v_first];
     end if;
+    -- In the second round each queue may give all that is still missing.
     for v_nth in 1 .. case when v_strict then v_n else 2 * v_n end loop
         v_left := p_count - cardinality(v_done.ids);
         exit when v_left = 0 or v_done.cut;
@@ -4371,8 +4470,8 @@ begin
     elsif json_typeof(p_value) <> p_kind then
         return format('%I must be a JSON %s', p_name, p_kind);
     elsif p_name in ('scheduled_at', 'expires_at') then
-        -- This raises what PostgreSQL says of times such as the 30th of February. A text that is no time at all is refused later, with the
-        -- other rules.
+        -- Raises PostgreSQL's error about a time such as the 30th of February. A text that has not
+        -- the form of a time is refused later, with the other rules.
         perform ojs._when(p_value #>> '{}', ojs.now());
     elsif p_name = 'tags' then
         if exists (select from json_array_elements(p_value) t where json_typeof(t) <> 'string') then
@@ -4404,7 +4503,8 @@ declare
 begin
     select * into v_cron from ojs.cron c where c.id = p_id and c.tenant_id = p_tenant for update skip locked;
     if not found then
-        -- It was deleted, or somebody has it locked who may change it, or fire it and fail.
+        -- The row was deleted, or another session has it locked. That session may change it, or
+        -- fire it and roll back: look again in 200 ms.
         insert into ojs.timer (due_at, kind, tenant_ids, ids)
         select v_now + interval '200 milliseconds', 'cron', array[c.tenant_id], array[c.id]
         from ojs.cron c where c.id = p_id and c.tenant_id = p_tenant;
@@ -4413,14 +4513,17 @@ begin
     v_past := array(select u from unnest(v_cron.upcoming) u where u <= v_now order by u);
     v_rest := array(select u from unnest(v_cron.upcoming) u where u > v_now order by u);
     if v_cron.enabled and v_past <> '{}' then
-        -- However often it was due, it fires once.
+        -- However often it was due, it fires once, for the latest of these times.
         v_run := ojs._run_cron(v_cron, v_past[cardinality(v_past)], cardinality(v_past) - 1, false);
+        -- Nothing was written (a job to be cancelled is locked, or enqueueing is not possible): all
+        -- times stay, for a second attempt in 200 ms.
         if v_run.name is null then
             v_rest := v_cron.upcoming;
             v_again := v_now + interval '200 milliseconds';
         end if;
         select * into v_cron from ojs.cron c where c.id = v_cron.id;
     end if;
+    -- Due times that did not exist, because clocks were put forward, get a row of the history, too.
     insert into ojs.cron_run (tenant_id, name, due_at, reason)
     select v_cron.tenant_id, v_cron.name, u, 'dst_skip' from unnest(v_cron.left_out) u where u <= v_now and u <> all (v_rest)
     on conflict do nothing;
@@ -4430,7 +4533,8 @@ begin
     end if;
     v_cron.upcoming := v_rest;
     v_wants := ojs._wants_plan(v_cron);
-    -- The server that is told of it may die before it answers.
+    -- A server is asked for more times. If it dies before it answers, the timer asks again in 5
+    -- seconds.
     v_again := ojs._cron_look(v_cron, least(v_again, case when v_wants then v_now + interval '5 seconds' end,
         case when v_cron.enabled then greatest(v_rest[1], v_now) end));
     update ojs.cron c
@@ -4452,7 +4556,9 @@ declare
     v_fired     int := 0;
     v_unplanned int := 0;
 begin
-    -- One of each tenant's in turn, and of each tenant's the one that is due for longest.
+    -- One cron job of each tenant, then a second one of each, and so on; of one tenant first the
+    -- one that has been due for longest. Otherwise a tenant with thousands of cron jobs would delay
+    -- all other tenants.
     select array_agg(d.tenant_id order by d.turn, d.look_at, d.id) as tenants, array_agg(d.id order by d.turn, d.look_at, d.id) as ids,
         array_agg(d.turn order by d.turn, d.look_at, d.id) as turns
     into v_due
@@ -4460,7 +4566,8 @@ begin
         select a.tenant_id, a.id, c.look_at, row_number() over (partition by a.tenant_id order by c.look_at, a.id) as turn
         from (select distinct a.tenant_id, a.id from unnest(p_tenants, p_ids) a(tenant_id, id)) a
         join ojs.cron c on c.id = a.id and c.tenant_id = a.tenant_id
-        -- One whose registration has committed late is about to be removed.
+        -- A departing tenant's cron jobs are about to be removed, also one whose registration
+        -- committed after the departure began.
         where not exists (select from ojs.departure d where d.tenant_id = c.tenant_id and d.at >= c.created_at)
     ) d;
     for i in 1 .. coalesce(cardinality(v_due.ids), 0) loop
@@ -4468,8 +4575,9 @@ begin
         v_fired := i;
         v_unplanned := v_unplanned + ojs._fire_cron(v_due.tenants[i], v_due.ids[i])::int;
     end loop;
-    -- At midnight thousands are due at once. Without this limit, ordinary jobs that become due then would wait for all of them. What is
-    -- left comes up again in its order, and in parts, or it would fill the next tick.
+    -- At midnight thousands are due at once. Without a bound, ordinary jobs that fall due then
+    -- would wait for all of them. The rest gets timers in its order, 100 cron jobs each and 10 ms
+    -- after each other; one timer for all would fill the next tick.
     insert into ojs.timer (due_at, kind, tenant_ids, ids)
     select ojs.now() + min((i - v_fired - 1) / c_most) * interval '10 milliseconds', 'cron',
         array_agg(v_due.tenants[i] order by i), array_agg(v_due.ids[i] order by i)
@@ -4491,7 +4599,8 @@ begin
     into o_tenants, o_queues, o_limits, o_jobs
     from unnest(o_changed_tenants, o_changed_queues) c(tenant_id, queue)
     cross join lateral (select r.* from ojs.rule r where r.tenant_id = c.tenant_id and r.queue = c.queue and r.most is not null) r
-    -- A limit that has a count keeps it, whatever else of its rule has changed.
+    -- A limit that has a count keeps it, even if its number or something else of its rule has
+    -- changed.
     where (select u.limit_xid = r.limit_xid from ojs._usage(r.tenant_id, r.queue) u) is not true;
 end;
 $$;
@@ -4547,7 +4656,8 @@ declare
     v_fit     int;
 begin
     fit := p_group.jobs;
-    -- All are locked before one is taken from, because the scarcest says how many of the jobs there are tokens for.
+    -- Lock stripes of all allowances before tokens are taken from any, because the scarcest one
+    -- says for how many jobs there are tokens.
     foreach v_of in array p_from loop
         v_got := (ojs._gather(v_of, p_want, true, false)).got;
         for k in 1 .. 5 loop
@@ -4667,12 +4777,14 @@ declare
     v_row   record;
 begin
     if p_wait then
-        -- Under the lane it would be late to wait for somebody who does the same.
+        -- Wait here for a session that configures the same tenant: under the lane, decisions would
+        -- wait, too.
         perform ojs._know(t) from unnest(p_tenants) t;
     end if;
     perform ojs._fit_limits(array(select t.tenant_id from ojs.tenant_tier t
         where t.tenant_id = any (p_tenants) and t.due - c_share <> '{}'), c_share);
     update ojs.tenant_tier t
+    -- A tenant that is not configured keeps an empty due, so that _fit_share makes its row.
     set due = coalesce((select jsonb_object_agg(f.key, f.value) from jsonb_each(t.due) f where f.key = any (c_share)),
         case when not exists (select from ojs.tenant n where n.tenant_id = t.tenant_id and n.created_at is not null) then '{}'::jsonb end)
     where t.tenant_id = any (p_tenants);
@@ -4707,31 +4819,36 @@ declare
     v_more  boolean := true;
 begin
     if p_news.own > ojs._bite() then
-        -- What this transaction did stays new until it commits, so each FETCH would take in all of it, under the lane.
+        -- Rows of this transaction stay new until it commits. Each FETCH in it would fold all of
+        -- them again, under the lane.
         perform ojs._raise('OJ409', format('this transaction has enqueued jobs by more than %s statements: commit it before it fetches',
             ojs._bite()), '{"field": "transaction"}');
     elsif v_fold.part_xid is not null then
+        -- The last fold stopped within a transaction: go on there.
         v_slice := row(null, null, v_fold.part_xid, v_fold.part_lo, (select max(j.lo) from (select j.lo from ojs.journal j
             where j.xid = v_fold.part_xid and j.lo > v_fold.part_lo order by j.lo limit ojs._bite()) j), v_fold.snapshot);
     else
-        -- Changes of rules have a lo of 0.
+        -- after_lo is -1, because rows about changed rules have a lo of 0.
         v_slice := row(v_fold.snapshot, p_news.upto, null, -1, null, p_news.upto);
         if p_news.rows > ojs._bite() then
             select e.o_xid, e.o_lo into v_slice.part_xid, v_slice.upto_lo from ojs._bite_end(v_fold.snapshot, p_news.upto, ojs._bite()) e;
         end if;
-        -- Taking in more at once would keep everybody waiting. So transactions are taken in by their order, and of the last one a part. Of
-        -- the running transaction's own rows nothing is left for a next bite: they are taken in each time.
+        -- To fold more at once would keep other sessions waiting. Transactions are folded in the
+        -- order of their ids, and of the last one only a part. The rows of the running transaction
+        -- are not part of this: each fold reads all of them.
         v_more := v_slice.part_xid is not null;
         if v_more then
             v_slice.upto := ojs._snapshot_part(v_fold.snapshot, p_news.upto, v_slice.part_xid, false);
             v_slice.becomes := ojs._snapshot_part(v_fold.snapshot, p_news.upto, v_slice.part_xid, true);
         end if;
     end if;
-    -- A part may hold a change of a rule that p_news, which reads as many rows, has not seen.
+    -- A part may have a changed rule that p_news does not show, because ojs._look reads one row
+    -- more than a fold at most.
     if p_news.limits or p_news.ruled or v_more then
         v_slice := ojs._take_in_ends(v_slice, p_news.ruled or v_more, v_more);
     end if;
-    -- Where rules have changed, the slice goes further than what p_news has seen.
+    -- Where rules have changed, ojs._take_in_ends may have extended the slice, and p_news does not
+    -- say whether the new rows hold attempts to be charged.
     perform ojs._take_in(v_slice, p_news.uncharged or p_news.ruled or v_more) where p_news.rows > 0 or v_more;
     update ojs.fold f set rev = f.rev + 1, snapshot = v_slice.becomes, part_lo = v_slice.upto_lo,
         part_xid = case when v_slice.upto_lo is not null then v_slice.part_xid end
@@ -4758,6 +4875,24 @@ CREATE FUNCTION ojs._folded() RETURNS SETOF ojs.fold
     LANGUAGE sql STABLE ROWS 1
     AS $$ select f.* from ojs.fold f order by f.rev desc limit 1 $$;
 
+CREATE FUNCTION ojs._foreign(p_extra json) RETURNS ojs.violation
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+    -- The attributes that documents of the Open Job Spec define, beyond those that are columns.
+    c_defined constant text[] := '{schema, version, unique, rate_limit, throttle, workflow, depends_on, result_ttl, cost, progress,
+        checkpoint, last_checkpoint, context, parent_results, grace_period, total_timeout, enqueue_ttl, heartbeat_timeout}';
+    v_name text := (
+        select k from json_object_keys(p_extra) k where k <> all (c_defined) and k !~ '^(x|ext)[-_]' limit 1);
+begin
+    if v_name is null or (select s.unsupported = 'carry' from ojs.settings s) then
+        return null;
+    end if;
+    return row('OJ400', v_name, format('%s is no attribute of a job; begin a name of your own with x_ or ext_, or write it into meta',
+        v_name))::ojs.violation;
+end;
+$$;
+
 CREATE FUNCTION ojs._foreign(p_snapshot pg_snapshot) RETURNS boolean
     LANGUAGE sql STABLE
     AS $$ select pg_snapshot_xmax(p_snapshot) > pg_snapshot_xmax(pg_current_snapshot()) $$;
@@ -4772,6 +4907,7 @@ declare
     v_state  ojs.dispatch_state;
     v_left   int := c_rows;
 begin
+    -- First without the lane, because nearly always there is nothing to remove.
     if not exists (select from ojs.dispatch_state s where s.idle_at < v_before)
             and not exists (select from ojs.rotation r where r.used_at < v_before) then
         return;
@@ -4802,7 +4938,7 @@ begin
     where f.ctid = o.spot;
     get diagnostics v_rows = row_count;
     if v_rows < p_rows then
-        -- Rows of tenants are found by their level, so it goes last.
+        -- Rows of tenants are found by their level, so the level goes after the last of them.
         v_levels := array(select l from unnest(p_state.levels) l where (l.idle_at < p_before) is not true order by l.priority desc);
         if v_levels = '{}' and p_state.unit = 'jobs' and not p_state.own_order then
             delete from ojs.dispatch_state s where s.queue = p_state.queue and s.rev = p_state.rev;
@@ -4819,8 +4955,8 @@ CREATE FUNCTION ojs._forget_loads(p_tenants text[], p_worker_ids text[]) RETURNS
     LANGUAGE plpgsql
     AS $$
 begin
-    -- A FETCH whose transaction stays open must not keep the clock waiting. A row that it has locked is used again by the next worker of
-    -- this name.
+    -- Skip rows that an open FETCH has locked: the clock must not wait for it. The next worker of
+    -- that name uses such a row again.
     delete from ojs.worker_load l where l.ctid = any (array(
         select l.ctid from unnest(p_tenants, p_worker_ids) w(tenant_id, worker_id)
         join ojs.worker_load l on l.tenant_id = w.tenant_id and l.worker_id = w.worker_id for update of l skip locked));
@@ -4851,7 +4987,8 @@ CREATE FUNCTION ojs._fresh(p_slice ojs.slice) RETURNS SETOF ojs._movement
     union all
     select m.* from ojs._movement m where m.xid = (p_slice).part_xid and m.lo > (p_slice).after_lo and m.lo <= (p_slice).upto_lo
     union all
-    -- What the running transaction did counts. It stays fresh, because the transaction may do more that must not be missed.
+    -- The rows of the running transaction count, too. No fold before its commit may mark them as
+    -- read, because the transaction may write more.
     select m.* from ojs._movement m where m.xid = pg_current_xact_id_if_assigned() and m.lo is not null
 $$;
 
@@ -4862,8 +4999,8 @@ CREATE FUNCTION ojs._from_first_open(p_cron ojs.cron) RETURNS uuid[]
 CREATE FUNCTION ojs._front(p_queue text, p_priority integer, p_low numeric, p_count integer, p_only text[], p_but text[], p_no_lane boolean) RETURNS TABLE(spot tid, tenant_id text, job_priority integer, seconds real, head bigint, revisit_lo bigint, revisit_seq bigint, weight double precision, vtime numeric, cursors ojs.cursor[])
     LANGUAGE sql STABLE ROWS 10
     AS $$
-    -- vtime is compared with low as numerics: as float8 the low may come out above a tenant's time in the 15th digit, and this scan would
-    -- lose the tenant for ever.
+    -- vtime and low are compared as numeric. As float8 the low may come out above a tenant's time
+    -- in the 15th digit, and this scan would lose the tenant for ever.
     (select f.ctid, f.tenant_id, f.job_priority, f.seconds, f.head, f.revisit_lo, f.revisit_seq, f.weight::float8, f.vtime, f.cursors
     from ojs.tenant_fairness f
     where p_only is null and f.queue = p_queue and f.priority = p_priority and f.ready and f.vtime >= p_low
@@ -4919,15 +5056,16 @@ begin
         return;
     end if;
     for v_try in 1 .. case when p_wait then 3 else 1 end loop
-        -- First wait for one stripe that has enough tokens: a session that waits for all stripes would keep, from other sessions, those
-        -- that it gets first.
+        -- Wait for one stripe with enough tokens first. A session that waits for all stripes would
+        -- keep those that it gets first from other sessions.
         perform ojs._await_stripes(p_of, array(
             select s.n from ojs.stripe s where s.tenant_id = p_of.tenant_id and s.queue = p_of.queue
                 and (v_try = 3 or ojs._grown(p_of, lacks, s.n, s.tokens, s.at, v_now) + got[lacks] >= p_want[lacks])
             order by (s.n + pg_backend_pid()) % 16 limit case v_try when 2 then 1 end)) where v_try > 1;
         loop
             lacks := ojs._lacking(p_of, got, p_want);
-            -- Of a soft limit, too, one stripe has to tell of the jobs.
+            -- At least one stripe is locked, also for a soft limit: jobs beyond it are written
+            -- there, too.
             exit when lacks is null and stripes <> '{}';
             select s.tenant_id, s.queue, s.n, s.rev,
                 array(select ojs._grown(p_of, k, s.n, s.tokens, s.at, v_now) from generate_series(1, 5) k),
@@ -4971,13 +5109,14 @@ begin
     if not exists (select from ojs.allowance) then
         return null;
     end if;
-    -- Two at it at once would give the same tokens twice.
+    -- Without the lock two sessions would give the same tokens twice.
     select t.snapshot into v_mark from ojs.tally_mark t
     where t.rev = (select n.rev from ojs.tally_mark n order by n.rev desc limit 1) for update skip locked;
     if not found or ojs._foreign(v_mark) then
         return 250;
     end if;
     v_looks := array(select l from ojs._look_at_quotas(v_mark) l);
+    -- Nothing has come or gone: look again in a second.
     if v_looks = '{}' then
         return 1000;
     end if;
@@ -5021,8 +5160,8 @@ declare
     v_left    bigint;
 begin
     with held as materialized (
-        -- Half of them get tokens, the emptier ones, so that the others stay free for sessions that enqueue meanwhile; all of them do
-        -- where none has any.
+        -- Half of the stripes get tokens, the emptiest first, so that the other half stays unlocked
+        -- for sessions that enqueue meanwhile. If no stripe has a token, all get some.
         select s.n, s.tokens[p_look.nth] as tokens from ojs.stripe s
         where s.tenant_id = p_look.tenant_id and s.queue = p_look.queue and (s.n < v_stripes or p_look.missing < 0)
         order by s.tokens[p_look.nth], s.n
@@ -5060,7 +5199,7 @@ CREATE FUNCTION ojs._guard(p_lane boolean) RETURNS boolean
     select num_nulls(case when p_lane then set_config('ojs.lane', 'held', true) end,
         case when current_setting('idle_in_transaction_session_timeout')::interval not between '1 millisecond' and '10 seconds' then
             set_config('idle_in_transaction_session_timeout', '10s', true) end,
-        -- Before PostgreSQL 17 this setting is unknown, and null here.
+        -- Before PostgreSQL 17 this setting does not exist, and is null here.
         case when current_setting('transaction_timeout', true)::interval not between '1 millisecond' and '10 seconds' then
             set_config('transaction_timeout', '10s', true) end) >= 0
 $$;
@@ -5133,7 +5272,8 @@ begin
         'max_concurrency', case when s.shown then s.max end, 'active', case when s.shown then s.active end,
         'held_by', case when p_all then ojs._running_jobs(s.tenant_id, s.queue) end)) order by c.scope), '[]')
     from (
-        -- A limit of all tenants together and what counts against it say what others do.
+        -- A limit of all tenants together, and its count, tell about other tenants: only shown if
+        -- p_all.
         select r.tenant_id, r.queue, r.most as max, p_all or r.tenant_id <> '' as shown,
             ojs._active_jobs(r.tenant_id, r.queue, null) as active
         from ojs.rule r
@@ -5231,7 +5371,7 @@ begin
         left join ojs.pool p on p.id = r.pool
         left join ojs.pool a on a.name = '*'
         cross join lateral unnest(r.queues, r.owed, r.served) with ordinality q(queue, owed, served, n)
-        -- Lists that nobody asks for any more say nothing.
+        -- A list of queues that no worker has asked for within a minute decides nothing.
         where r.used_at > ojs.now() - interval '1 minute' and q.queue <> p_queue
             and (select o.queues from ojs._open_queues(array[q.queue]) o) <> '{}'
             and cardinality(ojs._with_work(array(select s::ojs.dispatch_state from ojs._state(q.queue) s))) = 1
@@ -5339,7 +5479,7 @@ begin
         where l.due_at > ojs.now() and (p_queue is null or l.queue = p_queue) and (p_tenant is null or u.tenant_id = p_tenant)
         limit 10000
     ) i
-    -- Each job by its key (limit): a join would read the whole table to find them.
+    -- Read each job by its key (limit): a join would read the whole table.
     cross join lateral (
         select j.worker_id from ojs.job j where j.id = i.id and j.tenant_id = i.tenant_id and j.state = 'active' limit 1
     ) j
@@ -5430,6 +5570,8 @@ begin
             perform ojs._raise('OJ408', format('a tenant''s login cannot fetch in pool %s, which has a concurrency', v_name),
                 '{"field": "pool"}', 'Its workers fetch over HTTP.');
         end if;
+        -- The limit is exact only under the lane, so the call waits for the lane, however long its
+        -- transaction has been open.
         p_ask.pool_limited := true;
         p_ask.no_lane := false;
     end if;
@@ -5623,8 +5765,9 @@ CREATE FUNCTION ojs._is_timezone(p_timezone text) RETURNS boolean
     SET "TimeZone" TO 'UTC'
     AS $$
 begin
-    -- PostgreSQL takes Foo/Bar+5 for a rule and gives it back in capitals, and it takes europe/berlin for Europe/Berlin: so the names are
-    -- compared. pg_timezone_names would tell, too, but reads hundreds of files.
+    -- PostgreSQL takes Foo/Bar+5 for a rule and returns it in capitals, and it accepts
+    -- europe/berlin as Europe/Berlin. So the name that it returns is compared. The view
+    -- pg_timezone_names has the names, too, but reads hundreds of files.
     perform set_config('timezone', p_timezone, true);
     return current_setting('timezone') = p_timezone and (p_timezone ~ '[a-z]' or p_timezone !~ '[0-9]');
 exception when invalid_parameter_value then
@@ -5664,9 +5807,25 @@ $$;
 CREATE FUNCTION ojs._job_aliases() RETURNS jsonb
     LANGUAGE sql IMMUTABLE
     AS $$
-    select '{"delay": "delay_until", "delay_ms": "delay_until", "run_at": "scheduled_at", "attempts": "max_attempts",
-        "retries": "retry.max_attempts", "tenant": "meta.tenant_id", "tenant_id": "meta.tenant_id", "lease_token": "lease",
-        "lease_id": "lease"}'::jsonb
+    select '{"tenant": "meta.tenant_id", "tenantid": "meta.tenant_id", "xtenantid": "meta.tenant_id", "ojstenant": "meta.tenant_id",
+        "leasetoken": "lease", "leaseid": "lease", "idempotencykey": "idempotency_key of the request",
+        "delay": "delay_until", "delayms": "delay_until", "delayseconds": "delay_until", "countdown": "delay_until",
+        "performin": "delay_until", "schedulein": "delay_until", "wait": "delay_until",
+        "runat": "scheduled_at", "performat": "scheduled_at", "processat": "scheduled_at", "enqueueat": "scheduled_at",
+        "startafter": "scheduled_at", "startat": "scheduled_at", "notbefore": "scheduled_at", "eta": "scheduled_at",
+        "waituntil": "scheduled_at", "at": "scheduled_at", "scheduledfor": "scheduled_at",
+        "expires": "expires_at", "expiresin": "expires_at", "expirein": "expires_at", "ttl": "expires_at", "deadline": "expires_at",
+        "timeoutseconds": "timeout", "timelimit": "timeout", "softtimelimit": "timeout", "executiontimeout": "timeout",
+        "expireinseconds": "timeout",
+        "attempts": "max_attempts", "maxtries": "max_attempts", "retries": "retry.max_attempts", "maxretries": "retry.max_attempts",
+        "retrylimit": "retry.max_attempts", "backoff": "retry.backoff_strategy", "retrybackoff": "retry.backoff_strategy",
+        "retrydelay": "retry.initial_interval", "retrypolicy": "retry",
+        "queuename": "queue", "routingkey": "queue", "prio": "priority",
+        "uniquekey": "unique", "uniquefor": "unique", "uniqueopts": "unique", "dedupekey": "unique", "dedupkey": "unique",
+        "deduplicationid": "unique", "jobkey": "unique", "singletonkey": "unique", "singleton": "unique", "jobid": "id", "taskid": "id",
+        "dependson": "depends_on", "labels": "tags", "headers": "meta", "kwargs": "args", "params": "args", "payload": "args",
+        "arguments": "args", "data": "args", "task": "type", "taskname": "type", "jobname": "type", "jobtype": "type", "kind": "type",
+        "jobclass": "type"}'::jsonb
 $$;
 
 CREATE FUNCTION ojs._job_arriving() RETURNS trigger
@@ -5721,7 +5880,7 @@ CREATE FUNCTION ojs._job_defaults() RETURNS trigger
 declare
     v_has ojs._defaults;
 begin
-    -- A dead letter that comes back is not new.
+    -- A dead letter that moves back from ojs.dead_job is inserted, too, but is not a new job.
     if new.state <> 'discarded' then
         v_has := ojs._defaulted(new.queue, row(new.max_attempts, new.retry, new.timeout_ms, new.visibility_timeout_ms));
         new.max_attempts := v_has.max_attempts;
@@ -5890,7 +6049,8 @@ begin
     end if;
     v_open := ojs._from_first_open(p_cron);
     if p_cron.overlap_policy = 'enqueue' and cardinality(v_open) >= ojs._cron_most_open() then
-        -- The list is full; perhaps some behind the first have ended.
+        -- The list is full. Jobs after the first may have ended: count exactly before the run is
+        -- refused.
         return ojs._cron_open(p_cron);
     end if;
     return v_open;
@@ -5901,7 +6061,8 @@ CREATE FUNCTION ojs._jobs_before(p_job ojs.job, p_from integer, p_to integer, p_
     LANGUAGE plpgsql STABLE
     AS $$
 begin
-    -- A tenant's jobs are due at its time, and at steps of 1 / weight from there. What is a hair's breadth before p_until is on it.
+    -- A tenant's jobs are due at its time and at steps of 1 / weight from there. A job within 1e-9
+    -- steps of p_until counts as due at p_until: float8 is not exact.
     select round(coalesce(sum(c.many * case when p_until is null then c.jobs else least(c.jobs,
             greatest(ceil((p_until - (c.vtime - p_low)::float8) * c.weight::float8 - 1e-9), 0)) end), 0)),
         coalesce(sum(c.jobs) filter (where c.tenant_id = p_job.tenant_id), 0), coalesce(bool_and(c.many = 1 and not c.limited), true)
@@ -5918,7 +6079,7 @@ CREATE FUNCTION ojs._join_at(p_own numeric, p_low numeric, p_weight numeric, p_j
 CREATE FUNCTION ojs._joining(p_queue text, p_from integer, p_to integer, p_low numeric, p_uncounted ojs.uncounted) RETURNS TABLE(tenant_id text, job_priority integer, vtime numeric, weight numeric)
     LANGUAGE sql STABLE ROWS 10
     AS $$
-    -- A tenant that is new joins within a step of the lowest time.
+    -- A tenant without a row joins within one step of the lowest time; take the middle of the step.
     select u.tenant_id, u.job_priority, greatest(coalesce(f.vtime, 0), p_low) + 0.5 / n.weight, n.weight
     from (
         select w.tenant_id, w.priority, w.job_priority from ojs._waiting() w where w.queue = p_queue
@@ -6008,7 +6169,8 @@ CREATE FUNCTION ojs._judge(p_settlements json, p_own text, p_now timestamp with 
         w.lease is not null or w.worker_id is not null, w.result, w.entry, case when not w.free then ojs._locked(w.id) end
     from winning w
     union all
-    -- If a call names a job twice, its second element is judged by the state that the first gives the job.
+    -- If a call names a job twice, the second element is judged by the state that the first one
+    -- gives the job.
     select d.n, null, null, null, null, null, null, case when d.twins > 1 then ojs._ambiguous(d.id)
         else ojs._hold_refusal(case when d.error is null then 'acknowledge' else 'fail' end, d.id, coalesce(w.to_state, d.state),
             case when w.n is null then d.job_lease end, d.job_worker, d.lease, d.worker_id) end
@@ -6073,6 +6235,8 @@ begin
     if not v_hour and (v_mark.at <= v_mark.history_at or p_now < v_mark.history_at + c_step) and p_now >= v_mark.history_at then
         return;
     end if;
+    -- Not found: another server has the row locked, or has moved it to a higher rev since it was
+    -- read.
     perform from ojs.tally_mark t where t.rev = v_mark.rev for update skip locked;
     if not found then
         return;
@@ -6152,6 +6316,7 @@ CREATE FUNCTION ojs._key_owner(p_hash bytea) RETURNS SETOF ojs.api_keys
     SET enable_partition_pruning TO 'off'
     AS $$
 begin
+    -- With skip locked, requests that use the key at the same time do not wait for each other.
     update ojs.api_key k set last_used_at = ojs.now()
     where k.ctid = (select u.ctid from ojs.api_key u
         where u.hash = p_hash and (u.last_used_at > ojs.now() - interval '1 minute') is not true for update skip locked);
@@ -6206,14 +6371,15 @@ CREATE FUNCTION ojs._lane_holders() RETURNS TABLE(pid integer, xid xid)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-    -- FOR UPDATE writes the id of its transaction, or of a subtransaction, into the row. It stays there when the transaction has ended.
+    -- FOR UPDATE writes the id of its transaction, or of a subtransaction, into the row (xmax). It
+    -- stays there after the transaction has ended, so ask for the transaction's status.
     with lane as (
         select l.xmax as xid, pg_xact_status((n.next - (n.next - l.xmax::text::bigint + 2147483648) % 4294967296
             + 2147483648)::text::xid8) as status
         from ojs.lane l
         cross join (select pg_snapshot_xmax(pg_current_snapshot())::text::bigint) n(next)
         where l.lane = 0
-    -- Sessions that tried in vain to lock the row keep this lock on the table, too.
+    -- Sessions that tried in vain to lock the row hold this lock on the table, too.
     ), tried as (
         select l.pid, x.transactionid as xid, coalesce(bool_or(x.transactionid = n.xid) over (), false) as known,
             exists (select from pg_catalog.pg_locks w where w.pid = l.pid and not w.granted) as waits
@@ -7024,7 +7190,8 @@ CREATE FUNCTION ojs._line(p_queue text, p_job_priority integer, p_tenant text, p
     LANGUAGE sql STABLE ROWS 10
     AS $$
     (select r.lo is not null, j.seq, j.id, j.place, j.bytes, j.price
-    -- One range at a time: jobs of a second one could lie behind jobs of the first that were not read, and the cursor would pass those.
+    -- One range at a time. Jobs of a second range could lie behind jobs of the first one that were
+    -- not read, and the cursor would pass the latter.
     from (select 1) one
     left join lateral ojs._ranges(p_queue, p_job_priority, p_tenant, p_revisit_lo, p_revisit_seq, 1) r on true
     cross join lateral (
@@ -7127,7 +7294,8 @@ begin
     for i in 1 .. 10 loop
         perform ojs._restore_dead(array[v_dead.tenant_id], array[v_dead.id]);
         select * into v_job from ojs.job j where j.id = v_dead.id and j.tenant_id = v_dead.tenant_id for update;
-        -- While this call waited for the lock, its holder may have retried, deleted or moved it.
+        -- While this call waited for the lock, the session that held it may have retried, deleted
+        -- or moved the job. Look again.
         v_dead := ojs._dead_for(p_id, v_dead.tenant_id);
         if v_job.id is not null and not v_dead.aside then
             return v_job;
@@ -7162,6 +7330,8 @@ begin
         select j.tenant_id, j.id
         from (
             select d.* from ojs._dead_matching(p_tenant, p_queue, p_type, p_error_type, p_since, p_until) d
+            -- This limit keeps the direction of the join: the oldest dead letters first, then one
+            -- index lookup of each job.
             order by d.at, d.tenant_id, d.id limit 2147483647
         ) d
         cross join lateral (
@@ -7200,7 +7370,8 @@ declare
     v_locked  text[];
     v_limited boolean;
 begin
-    -- Without the lane, decisions go on, and due may read a tenant or meet a limit that is not locked here: such a limit gives nothing.
+    -- Without the lane other sessions go on deciding. So ojs._due may read a tenant or a new limit
+    -- whose row is not locked here: v_locked has it allow no jobs.
     select array_agg(distinct b.tenant_id) filter (where b.busy),
         case when p_no_lane then coalesce(array_agg(b.limit_key) filter (where b.locked), '{}') end,
         coalesce(bool_or(b.tenant_id = ''), false), count(*) > 0
@@ -7208,6 +7379,7 @@ begin
     from (
         select r.tenant_id, r.limit_key, u.spot is not null and l.limit_xid is null as busy, l.limit_xid is not null as locked
         from (
+            -- The tenants that ojs._due is going to read, and the queue (empty name).
             select f.tenant_id, row_number() over () as nth
             from ojs._front(p_queue, p_priority, p_low, p_count, p_only, p_but, p_no_lane) f
             where exists (select from ojs.rule r where r.tenant_id = f.tenant_id and r.queue in ('', p_queue) and r.most is not null)
@@ -7219,11 +7391,13 @@ begin
         left join lateral (select u.ctid as spot from ojs.usage u
             where u.tenant_id = r.tenant_id and u.queue = r.queue and u.limit_xid = r.limit_xid order by u.rev desc limit 1) u on true
         left join lateral (select u.limit_xid from ojs.usage u
+            -- By limit_xid: a count for an earlier limit of the rule is of no use.
             where f.nth <= p_most and u.tenant_id = r.tenant_id and u.queue = r.queue and u.limit_xid = r.limit_xid
             order by u.rev desc limit 1 for update skip locked) l on true
     ) b;
     if o_locked then
-        -- A statement of its own: it sees what a session that had a row locked before has left in the journal.
+        -- A statement of its own, after the locks: its snapshot sees what the session that had a
+        -- row locked before has written into the journal.
         o_uncounted := ojs._uncounted(p_queue, v_busy, v_locked);
         if v_limited then
             o_capacity := (select c.jobs from ojs._capacity(p_queue, '', o_uncounted) c);
@@ -7307,7 +7481,8 @@ CREATE FUNCTION ojs._look_at_quotas(p_mark pg_snapshot) RETURNS SETOF ojs.quota_
         case when c.by_itself then (c.most - floor(t.tokens + 1e-6)) / c.most
             when (a.q).maximum > 0 then u.used / (a.q).maximum::float8 else 1 end
     from asked a
-    -- Tokens of a rate grow, and ojs._measure gives those of bytes.
+    -- by_itself: no tokens are given here. The tokens of a rate grow with time, and ojs._measure
+    -- gives the tokens of bytes.
     cross join lateral (select (a.q).period is not null or (a.q).resource = 'max_stored_bytes' as by_itself,
         coalesce((a.q).burst, (a.q).maximum) as most) c
     cross join lateral (select (a.q).used + a.more as used) u
@@ -7369,10 +7544,12 @@ begin
             select from ojs._fit(row(p_cron.tenant_id, p_cron.queue, 'available', 1, v_bytes, array[v_bytes])::ojs._new_group,
                 ojs._wanted(1, 'available', v_bytes, true), ojs._allowances(p_cron.tenant_id, p_cron.queue)) r
             where (r.refusal).detail ? 'busy') then
-        -- To enqueue waits for transactions that have what is left of a limit, and one tenant's would stop the clock.
+        -- ojs.enqueue would wait for the transactions that hold the rest of the limit. In the tick
+        -- that wait would stop the clock for all tenants.
         perform ojs._raise('OJ503', 'others have what is left of a limit');
     end if;
-    -- One subtransaction for both: when the new job is refused, those before it go on.
+    -- Cancelling and enqueueing are one subtransaction: if the new job is refused, the jobs that
+    -- would have been cancelled go on.
     perform ojs.cancel(o.id, p_cron.tenant_id) from unnest(p_open) o(id) where p_cron.overlap_policy = 'cancel_previous';
     perform ojs.enqueue(p_cron.type, p_cron.args::text, p_cron.queue, p_cron.priority,
         p_meta => v_meta::text, p_retry => p_cron.retry::text,
@@ -7383,13 +7560,15 @@ begin
     return v_run;
 exception when others then
     get stacked diagnostics v_state = returned_sqlstate, v_run.message = message_text;
-    -- What another attempt can mend is attempted again with the rest of the transaction; a refusal is a matter of this one time.
+    -- Errors that a repetition can overcome are raised, and the whole transaction is repeated. A
+    -- refusal concerns this run only, and is noted.
     if p_run.manual or v_state not like 'OJ%'
             and exists (select from ojs.problem p where p.sqlstate in (v_state, left(v_state, 2)) and p.retryable) then
         raise;
     end if;
     if v_state = 'OJ503' then
-        -- Nobody can enqueue at this moment.
+        -- Enqueueing is not possible at this moment: leave no row of the history, so that the same
+        -- time can be fired later.
         delete from ojs.cron_run r where r.tenant_id = v_run.tenant_id and r.name = v_run.name and r.due_at = v_run.due_at;
         return null;
     end if;
@@ -7414,7 +7593,7 @@ begin
         v_name, v_id, ojs._storage_options(p_partition));
     perform ojs._protect_partition(v_name);
     if not p_prepared then
-        -- With triggers the jobs that move along would be journalled as new ones.
+        -- With triggers the jobs that move would be journalled as new jobs.
         execute format('alter table ojs.%I disable trigger user', v_name);
         execute format('with moved as (delete from ojs.%I j where j.id >= %L returning j.*) insert into ojs.%I select m.* from moved m',
             p_partition, v_id, v_name);
@@ -7446,7 +7625,8 @@ CREATE FUNCTION ojs._meant_field(p_name text) RETURNS text
     LANGUAGE sql IMMUTABLE
     AS $$
     select coalesce(ojs._meant(p_name, array(select jsonb_object_keys(ojs._new_job_fields()))),
-        replace(coalesce(ojs._job_aliases() ->> p_name, case p_name when 'delay_until' then p_name end), 'delay_until', 'scheduled_at'))
+        replace(coalesce(ojs._job_aliases() ->> ojs._plain_name(p_name), case p_name when 'delay_until' then p_name end),
+            'delay_until', 'scheduled_at'))
 $$;
 
 CREATE FUNCTION ojs._measure() RETURNS text
@@ -7457,8 +7637,9 @@ declare
     v_looks ojs.quota_look[];
     v_asked int;
 begin
-    -- One statement, because in each snapshot bytes, tokens and what is missing are the maximum in sum, but for what jobs have taken up or
-    -- left since the last look: a transaction that commits turns tokens into bytes, and a change of the maximum goes into missing.
+    -- One statement, because in each snapshot bytes, tokens and missing are the maximum in sum,
+    -- except for what jobs have added or removed since the last measurement. A transaction that
+    -- commits turns tokens into bytes, and a change of the maximum changes missing by as much.
     with due as materialized (
         select q.tenant_id, q.queue, q.nth, q.maximum - q.missing - u.tokens as taken
         from ojs.quota q join ojs._quota_use u on u.tenant_id = q.tenant_id and u.queue = q.queue and u.resource = q.resource
@@ -7480,7 +7661,8 @@ begin
     with granted as materialized (
         select l.tenant_id, l.queue, l.nth, l.used, ojs._grant(l) as missing from unnest(v_looks) l
     )
-    -- What all of this costs is at most a fiftieth of the time of one session.
+    -- The next measurement waits 50 times as long as this one took, so that measuring takes at most
+    -- a fiftieth of one session's time.
     update ojs.quota q
     set due = true, used = coalesce(g.used, 0), missing = g.missing, measure_at = ojs.now() + greatest(50 * (clock_timestamp() - v_began),
         case when g.missing <> 0 then interval '1 second' else '1 minute' end)
@@ -7536,7 +7718,8 @@ CREATE FUNCTION ojs._merge_history(p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql
     AS $$
 begin
-    -- Hours are those of UTC: a session at +05:45 would cut other ones. The three hours before, too, in case the clock stood still.
+    -- Hours of UTC: a session at +05:45 would cut other hours. Merge the three hours before, too,
+    -- in case the clock stood still.
     with span as (
         select date_trunc('hour', p_now - interval '1 hour', 'UTC') as tenants,
             date_trunc('hour', p_now - interval '1 day', 'UTC') as queues
@@ -7571,14 +7754,16 @@ begin
             'A worker that registers anew may be in another one.');
     end if;
     v_new.state := coalesce(p_says.state, v_old.state, 'running');
-    -- A directive is for one process. It has ended when the worker registers anew, has another number or start, or goes on after terminate.
+    -- A directive is for one process. That process has ended if the worker registers again, has
+    -- another pid or start, or goes on after terminate.
     if p_anew or p_says.pid <> p_known.pid or p_says.started_at <> p_known.started_at
             or p_known.state = 'terminate' and p_says.state <> 'terminate' then
         v_new.directive := null;
         v_new.asks := null;
         v_new.asked_at := null;
     elsif p_known.directive = 'running' and v_new.state = 'running' then
-        -- The worker has followed it. If it stayed, the worker could not become quiet by itself later.
+        -- The worker has followed it. If the directive stayed, the worker could not become quiet by
+        -- itself later.
         v_new.directive := null;
     end if;
     v_new.hostname := coalesce(p_says.hostname, v_old.hostname);
@@ -7629,6 +7814,8 @@ begin
         return row('OJ413', 'meta', 'meta is larger than 65536 bytes')::ojs.violation;
     elsif ojs._too_deep(p_meta) then
         return row('OJ401', 'meta', 'meta is nested more than 100 levels deep')::ojs.violation;
+    elsif p_meta::text ~* 'tenant' collate "C" and ojs._tenant_misspelt(p_meta) is not null then
+        return ojs._tenant_misspelt(p_meta);
     elsif not p_meta ? 'tenant_id' then
         return null;
     elsif jsonb_typeof(p_meta -> 'tenant_id') <> 'string' or p_meta ->> 'tenant_id' = '' then
@@ -7663,7 +7850,8 @@ CREATE FUNCTION ojs._misspelt(p_options json, p_extra json) RETURNS ojs.violatio
             ojs._job_aliases()),
         ojs._nearly(p_extra, '', '{id, type, args, meta, queue, priority, retry, tags, options, max_attempts, timeout, timeout_ms,
             visibility_timeout_ms, scheduled_at, delay_until, expires_at, specversion, schema, unique, result_ttl, cost, rate_limit}',
-            ojs._job_aliases()))
+            ojs._job_aliases()),
+        ojs._foreign(p_extra))
 $$;
 
 CREATE FUNCTION ojs._moment() RETURNS interval
@@ -7676,8 +7864,8 @@ CREATE FUNCTION ojs._move_clock(p_mark ojs.clock_mark, p_now timestamp with time
 declare
     v_mark ojs.clock_mark;
 begin
-    -- Each tick reads all timers and leases that came after the mark, for those due before it. So the mark moves also where nothing is due;
-    -- otherwise they would become ever more.
+    -- Each tick reads all timers and leases that came after the mark. So the mark moves even if
+    -- nothing is due; otherwise each tick would read more.
     if p_looked = 0 and (p_mark.lease_at between p_now - interval '1 second' and p_now
             or not exists (select from ojs.timer t where t.xid >= pg_snapshot_xmax(p_mark.seen))
             and not exists (select from ojs.lease l where l.xid >= pg_snapshot_xmax(p_mark.seen))) then
@@ -7687,7 +7875,8 @@ begin
     if not found then
         return p_mark;
     end if;
-    -- Timers that another tick has taken and not committed are still there, and the mark stays before them: that tick may fail.
+    -- Another tick may have taken timers and not committed. They are still visible, and the mark
+    -- stays before them, because that tick may fail.
     update ojs.clock_mark m
     set rev = m.rev + 1, seen = p_seen, lease_at = p_lease_at, journal = p_mark.journal, lease = p_mark.lease, release = p_mark.release,
         open = p_mark.open,
@@ -7745,14 +7934,15 @@ declare
     v_lo bigint := (select min(l) from unnest(p_los) l);
 begin
     if v_lo <= p_cursor.revisit_seq and p_cursor.revisit_lo is not null then
-        -- The cursor moves back, and what it has passed of a range is not looked at twice.
+        -- revisit_seq is about to go back. Cut the range that it has passed in part, or the jobs
+        -- passed would be read again.
         update ojs.revisit r set lo = p_cursor.revisit_seq + 1
         where r.queue = p_fair.queue and r.priority = p_cursor.job_priority and r.tenant_id = p_fair.tenant_id
             and r.lo >= p_cursor.revisit_lo and r.lo <= p_cursor.revisit_seq and r.hi > p_cursor.revisit_seq;
     end if;
     insert into ojs.revisit (queue, priority, tenant_id, lo, hi)
     select p_fair.queue, p_cursor.job_priority, p_fair.tenant_id, r.lo, r.hi from ojs._islands(p_los, p_his) r;
-    -- Where a cursor has no ranges, its revisit_seq belongs to ranges that are gone.
+    -- Without ranges revisit_seq is left over from ranges that are deleted, so it is no bound.
     p_cursor.revisit_seq := case when p_cursor.revisit_lo is null then v_lo - 1 else least(p_cursor.revisit_seq, v_lo - 1) end;
     p_cursor.revisit_lo := least(p_cursor.revisit_lo, v_lo);
     return p_cursor;
@@ -7803,7 +7993,8 @@ CREATE FUNCTION ojs._nearly(p_given json, p_path text, p_known text[], p_aliases
     AS $$
     select row('OJ400', p_path || n.name, format('%s is not known; %s is probably meant', p_path || n.name, n.meant))::ojs.violation
     from (
-        select g.name, coalesce(p_aliases ->> g.name, (select k from unnest(p_known) k where ojs._resembles(g.name, k) limit 1)) as meant
+        select g.name, coalesce(nullif(p_aliases ->> ojs._plain_name(g.name), g.name),
+            (select k from unnest(p_known) k where ojs._resembles(g.name, k) limit 1)) as meant
         from (select k as name from json_object_keys(p_given) k where k <> all (p_known) and k !~ '^(x|ext)[-_]' limit 200) g
     ) n
     where n.meant is not null limit 1
@@ -7858,7 +8049,7 @@ CREATE FUNCTION ojs._newest_jobs(p_event text, p_queues text[], p_limit integer,
           and (p_event = 'job.enqueued' or j.started_at is not null and (p_event = 'job.started' or j.state = 'completed'))
         order by j.seq desc limit p_limit)
         union all
-        -- Jobs that have not been available yet have no seq, so the part above does not find them.
+        -- Jobs that have not been available yet have no seq, so the query above does not find them.
         (select j.* from ojs.job j
         where p_event = 'job.enqueued' and j.queue = s.queue and j.priority = s.priority and j.tenant_id = p_tenant and j.seq is null
         order by j.id desc limit p_limit)
@@ -7892,8 +8083,9 @@ declare
     v_timer timestamptz := ojs._first_timer(p_mark);
     v_lease timestamptz := (select l.due_at from ojs.lease l where l.due_at >= greatest(p_mark.lease_at, p_now) order by l.due_at limit 1);
 begin
-    -- A timer that is due and still there is in the hands of another tick, which may fail; so this one looks again soon. Where much goes
-    -- on, a lease ends at every moment, and the clock would never rest without the least time of 100 milliseconds.
+    -- A timer that is due and still there is locked by another tick, which may fail, so look again
+    -- in 100 ms. On a busy system a lease ends every moment; without the minimum of 100 ms the
+    -- clock would never rest.
     return least(
         case when v_timer <= p_now then 100 when v_timer > p_now then ojs._ms_until(v_timer) end,
         case when v_lease is not null then greatest(100, ojs._ms_until(v_lease)) end);
@@ -7906,6 +8098,7 @@ CREATE FUNCTION ojs._next_priority(p_fair ojs.tenant_fairness) RETURNS void
 declare
     v_cursors ojs.cursor[] := ojs._cursors(p_fair);
 begin
+    -- New jobs of this priority set it to true again (ojs._take_in_own).
     v_cursors[1].works := false;
     perform ojs._set_cursors(ojs._at_cursors(p_fair, v_cursors));
 end;
@@ -8030,8 +8223,9 @@ declare
     v_waits boolean := ojs._waits_for_run(p_cron, p_open);
 begin
     if cardinality(v_open) > ojs._cron_most_open() then
-        -- The latest half of what has not ended, and all that wait for the run before, since the policy may have been another one: a
-        -- waiting job that falls off the list is never made available.
+        -- Keep the latest 50 jobs that have not ended, and every pending job. Pending jobs are kept
+        -- under any policy, because the policy may have been "enqueue" before: a pending job that
+        -- is no longer on the list is never made available.
         v_open := array(
             select x.id
             from (select o.*, row_number() over (order by o.n desc) as back from ojs._open_jobs(p_cron, v_open) o) x
@@ -8049,7 +8243,7 @@ CREATE FUNCTION ojs._note_fetch(p_tenant text, p_worker_ids text[], p_pool text,
     LANGUAGE plpgsql
     AS $$
 begin
-    -- A heartbeat that has the row in its hands is not waited for: the next FETCH says it again.
+    -- If a heartbeat has the row locked, skip it: the next FETCH notes the same again.
     update ojs.worker w
     set pool = coalesce(w.pool, p_pool),
         asks = case when not o.anew then w.asks else array(select q from unnest(p_queues) q
@@ -8088,7 +8282,7 @@ CREATE FUNCTION ojs._notice_copy() RETURNS void
     LANGUAGE plpgsql
     AS $$
 declare
-    -- No cluster comes so far, so that to all who remember a snapshot it is another one's.
+    -- No cluster reaches this snapshot, so each reader of it takes it for one of another cluster.
     c_beyond constant pg_snapshot := '9000000000000000000:9000000000000000000:';
 begin
     if (select f.home = 'ojs.fold'::regclass from ojs._folded() f) or not ojs._enter_lane(-1) then
@@ -8103,7 +8297,8 @@ $$;
 CREATE FUNCTION ojs._notice_events(p_types text[], p_queues text[], p_limit integer, p_tenant text) RETURNS SETOF ojs.event
     LANGUAGE sql STABLE
     AS $$
-    -- A tenant learns what is done with it, but not how it compares, nor from the numbers of notices how many there are of others.
+    -- A tenant sees what is done with it, but not how it compares with others. Nor are notice
+    -- numbers in its ids, because they show how many notices there are.
     select case when p_tenant is null then 'evt_notice_' || n.n
             else 'evt_' || n.type || '_' || (extract(epoch from n.at) * 1000000)::bigint end,
         n.type, n.at, n.data ->> 'tenant_id', n.data ->> 'queue', n.subject, n.data
@@ -8137,6 +8332,8 @@ CREATE FUNCTION ojs._notify_room(p_tenants text[], p_queues text[], p_pools inte
     SET plan_cache_mode TO 'force_generic_plan'
     AS $$
 begin
+    -- No worker waits, or nothing has a limit: the end of an attempt changes nothing for a waiting
+    -- worker.
     if not exists (select from ojs.waiter) or not exists (select from ojs.rule) and not exists (select from ojs.pool) then
         return;
     end if;
@@ -8152,7 +8349,8 @@ begin
                 select from (select distinct t from unnest(p_tenants) t) t(tenant_id)
                 where exists (select from ojs.rule r where r.tenant_id = t.tenant_id and r.most is not null)
                     and (exists (select from ojs.tenant_fairness f where f.at_limit and f.tenant_id = t.tenant_id and f.queue = w.queue)
-                   -- A decision that has not committed may be about to find a tenant at its limit that is in the ring, or has come.
+                   -- A tenant in the ring, or with new jobs, counts as well: a decision that has
+                   -- not committed yet may be about to find it at its limit.
                    or exists (select from ojs._state(w.queue) s cross join lateral unnest(s.levels) l
                         cross join lateral ojs._fair(w.queue, l.priority, t.tenant_id) f where f.ready)
                    or exists (select from ojs._unfolded() u where u.tenant_id = t.tenant_id and u.queue = w.queue
@@ -8184,16 +8382,20 @@ declare
     v_session text;
 begin
     select * into v_duty from ojs.duty;
-    -- A lease longer than any that is given out is not believed: the wall clock was set back since.
+    -- A duty that ends later than any that is given out does not count: the wall clock was set back
+    -- since.
     if v_duty.expires_at > v_now and v_duty.expires_at <= v_now + c_lease then
         if v_duty.holder = p_token then
             if v_duty.backend is not distinct from p_backend and v_duty.expires_at > v_now + c_lease / 2 then
                 return true;
             end if;
+        -- Another server is on duty, and the session that it listens with still lives (or it has
+        -- none).
         elsif v_duty.backend is null or ojs._session(v_duty.backend) = v_duty.session then
             return false;
         end if;
     end if;
+    -- Only if the row is still as it was read: another server may have taken the duty since.
     perform from ojs.duty d where d = v_duty for update skip locked;
     if not found then
         return false;
@@ -8245,6 +8447,8 @@ begin
             'error', 'result', 'options', 'retry', 'tags', 'worker_id', 'created_at', 'enqueued_at', 'started_at', 'completed_at',
             'cancelled_at', 'discarded_at', 'scheduled_at', 'expires_at', 'timeout_ms', 'visibility_timeout_ms')) then
         return row('OJ400', 'extra', 'extra must not hold attributes that the specification defines')::ojs.violation;
+    elsif ojs._columns_among(p_options) is not null then
+        return ojs._columns_among(p_options);
     elsif not ojs._ttl_valid(p_options -> 'result_ttl') then
         return row('OJ400', 'options.result_ttl',
             'options.result_ttl must be an integer of seconds between -1 and 315360000')::ojs.violation;
@@ -8263,7 +8467,8 @@ CREATE FUNCTION ojs._order_before(p_job ojs.job, p_priority integer, p_fair ojs.
     AS $$
 declare
     v_unit   ojs.unit := coalesce((select s.unit from ojs._state(p_job.queue) s), 'jobs');
-    -- As many as one decision is asked for at most by servers; beyond, _due would look at more than anybody waits for.
+    -- Servers ask one decision for at most this many jobs. For more, _due would read more than the
+    -- answer is worth.
     c_dealt  constant int := 1000;
     v_weight numeric := (select w.weight from (select 1) one
         left join ojs.tenant t on t.tenant_id = p_job.tenant_id
@@ -8322,8 +8527,10 @@ CREATE FUNCTION ojs._ordinary_rest(p_tenant text, p_priority integer, p_max_atte
     select num_nonnulls(p_tags, p_retry, p_options, p_extra) = 0 and p_priority between -100 and 100 and p_max_attempts between 0 and 1000
         and starts_with(p_args::text, '[') and ojs._plain_json(p_args)
         and (p_meta = '{}' or jsonb_typeof(p_meta) = 'object' and octet_length(p_meta::text) < 200
-            and (p_meta -> 'tenant_id' = to_jsonb(p_tenant)) is not false)
+            and (p_meta -> 'tenant_id' = to_jsonb(p_tenant)) is not false
+            and case when p_meta ? 'tenant_id' then (p_meta - 'tenant_id')::text else p_meta::text end !~* 'tenant' collate "C")
         and ojs._storable_time(p_scheduled_at) is not false and ojs._storable_time(p_expires_at) is not false
+        and (p_scheduled_at < p_expires_at) is not false
         and (p_timeout_ms >= 0) is not false and ojs._lease_length(p_visibility_timeout_ms) is not false
 $$;
 
@@ -8369,7 +8576,7 @@ begin
             jsonb_build_object('field', 'override.' || v_bad.field, 'job_id', v_job.id));
     end if;
     if (v_job.queue, v_job.priority) <> (p_job.queue, p_job.priority) then
-        -- Statistics count it where it goes to, and no longer where it was.
+        -- Statistics stop counting the job in the old queue and count it in the new one.
         insert into ojs.journal (tenant_id, queue, priority, to_state, jobs)
         values (p_job.tenant_id, p_job.queue, p_job.priority, 'discarded', -1),
             (p_job.tenant_id, v_job.queue, v_job.priority, 'discarded', 1);
@@ -8573,7 +8780,8 @@ ALTER TABLE ONLY ojs.pace FORCE ROW LEVEL SECURITY;
 CREATE FUNCTION ojs._pace_from(p_kind text, p_name text, p_span interval) RETURNS SETOF ojs.pace
     LANGUAGE sql STABLE ROWS 1
     AS $$
-    -- The time by a query of its own: a function that tells it anew for each row would not be asked of the index.
+    -- The time as a subquery: a function that is evaluated for each row would not be used as a
+    -- condition of the index.
     select p.* from ojs.pace p
     where p.kind = p_kind and p.name = p_name and p.at > (select ojs.now()) - p_span + ojs._pace_step() / 2 order by p.at limit 1
 $$;
@@ -8595,13 +8803,17 @@ declare
 begin
     select * into v_fair from ojs._fair(p_queue, p_priority, p_tenant);
     if v_fair.revisit_lo is null then
+        -- No ranges: the jobs ahead of the cursor.
         v_seen := ojs._passed(v_fair, v_fair.head + 1, null, c_rows, p_locked);
+        -- The tenant has no more jobs at this priority. In a queue with priority_scope tenant it
+        -- may have work at its next one.
         if v_seen.o_rows = 0 and (v_fair.cursors[1]).works then
             perform ojs._next_priority(v_fair);
             return 1;
         end if;
         update ojs.tenant_fairness f set rev = f.rev + 1, head = v_seen.o_upto
         where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant and f.rev = v_fair.rev
+          -- head never goes back. It stays where the first job read can be handed out.
           and v_seen.o_upto > f.head;
         return v_seen.o_rows;
     end if;
@@ -8620,6 +8832,7 @@ begin
             exit when v_fair.revisit_seq < v_range.hi or v_rows >= c_rows;
         end if;
     end loop;
+    -- These ranges are passed whole. A range that is passed in part stays.
     delete from ojs.revisit r
     where r.queue = p_queue and r.priority = v_fair.job_priority and r.tenant_id = p_tenant
       and r.lo between v_from and v_fair.revisit_seq and r.hi <= v_fair.revisit_seq;
@@ -8651,10 +8864,13 @@ begin
         else (select l.seq from line l cross join lateral (select from ojs.job j
             where l.waits and j.ctid = l.place and j.id = l.id and j.state = 'available' for update skip locked) h limit 1) end
     into o_rows, o_upto, v_first;
+    -- The range has no more rows, so the cursor may pass all of it.
     if o_rows < p_rows and p_hi is not null then
         o_upto := p_hi;
     end if;
     if p_locked then
+        -- The cursor is about to pass these jobs, which other sessions have locked. Without the
+        -- timer a job whose session rolls back would never be dealt.
         perform ojs._revisit_later(array_agg(p_fair.tenant_id), array_agg(j.id)) from ojs.job j
         where j.queue = p_fair.queue and j.priority = p_fair.job_priority and j.tenant_id = p_fair.tenant_id and j.seq >= p_lo
           and j.seq <= coalesce(v_first - 1, o_upto) and j.state = 'available';
@@ -8707,6 +8923,10 @@ CREATE FUNCTION ojs._plain_json(p_json json) RETURNS boolean
         and not ojs._repeats_key(p_json)
 $$;
 
+CREATE FUNCTION ojs._plain_name(p_name text) RETURNS text
+    LANGUAGE sql IMMUTABLE
+    AS $$ select regexp_replace(lower(p_name collate "C"), '[-_. ]', '', 'g') $$;
+
 CREATE FUNCTION ojs._plain_time(p_json json) RETURNS boolean
     LANGUAGE sql STABLE
     AS $_$
@@ -8742,7 +8962,8 @@ begin
         v_next := null;
         v_low := null;
         foreach v_q in array p_open loop
-            -- The lowest goes next. A queue that is owed a dispatch goes before all others.
+            -- The queue with the lowest key is next. One that is owed a dispatch goes before all
+            -- that are not.
             v_key := case when v_owed[v_q] >= 1 then -1e18 - v_owed[v_q] when p_strategy = 'strict' then 0
                 when p_strategy = 'least-loaded' then -p_depths[v_q] else v_times[v_q] end;
             if v_next is null or v_key < v_best then
@@ -8758,6 +8979,8 @@ begin
             end loop;
         end if;
         v_owed[v_next] := greatest(v_owed[v_next] - 1, 0);
+        -- A queue that goes for its minimum pays too, but its time is never more than two steps
+        -- above the lowest: it must not pay for its minimum for long.
         v_times[v_next] := least(v_times[v_next], v_low + 1::numeric / p_rotation.weights[v_next])
             + 1::numeric / p_rotation.weights[v_next];
         p_depths[v_next] := p_depths[v_next] - 1;
@@ -8782,7 +9005,9 @@ CREATE FUNCTION ojs._pool_changed(p_old ojs.pool, p_new ojs.pool) RETURNS void
     AS $$
 begin
     if p_old.isolated and p_old.tenants is not null then
-        -- Their times may lie far below everybody's, or above, and from now on they are served among all, or others among them.
+        -- While only this pool served its tenants, their times may have moved far below or above
+        -- those of other tenants. From now on all are served together: without this line, one side
+        -- would get nothing until the other has caught up.
         perform ojs._raise_times(s.queue, l, s.unit, p_old.tenants, true)
         from ojs._queues_with_state() q(queue) cross join lateral ojs._state(q.queue) s cross join lateral unnest(s.levels) l;
     end if;
@@ -8877,14 +9102,16 @@ CREATE FUNCTION ojs._prepare(p_ask ojs.ask) RETURNS void
     LANGUAGE plpgsql
     AS $$
 declare
-    -- Nothing has come since: no cluster comes so far. An earlier one would have the session read all of the journals.
+    -- A snapshot that no cluster reaches, so that no row is new. With an earlier one the session
+    -- would read all of the journals.
     c_none  constant pg_snapshot := '9000000000000000000:9000000000000000000:';
     v_state ojs.dispatch_state;
 begin
     v_state.levels := array[row(0, 0, 0, 0, 0, null)::ojs.level];
     p_ask.tenants := '{}';
     perform ojs._look('{}'), ojs._step(v_state, 1, 1, p_ask, false, null, ojs._nothing());
-    -- What the transaction has written itself would be taken in, without the lane.
+    -- ojs._take_in always reads the rows of its own transaction, and would fold them without the
+    -- lane. So it is executed only if there can be none.
     perform ojs._take_in(row(c_none, c_none, null, null, null, c_none), true) where pg_current_xact_id_if_assigned() is null;
     perform set_config('ojs.prepared', 'on', false);
 end;
@@ -8900,10 +9127,12 @@ begin
         perform ojs._raise('OJ400', format('at must be at least %s minutes ahead, since the last partition is large',
             extract(epoch from p_lead)::int / 60), '{"field": "at"}');
     end if;
-    -- Without the lock, what is enqueued between the look and the constraint would break the constraint, and no such job could be changed.
+    -- Without the lock, a job enqueued between the check and the constraint could violate the
+    -- constraint, and could then not be changed.
     execute format('lock table ojs.%I in access exclusive mode', p_partition);
     perform ojs._refuse_later(p_partition, v_id, 0);
-    -- The first half refuses later jobs with an error that says so. The second lets the partition be attached again without being read.
+    -- The first half refuses later jobs with an error that says why. The second half lets
+    -- PostgreSQL attach the partition again without reading it.
     execute format('alter table ojs.%1$I add constraint job_cut check ((id < %2$L or ojs._raise(%3$L, %4$L)) and id < %2$L) not valid',
         p_partition, v_id, 'OJ503', 'a partition is being cut, and holds no later ids meanwhile');
     insert into ojs.cut (cut_at, partition, undo_at)
@@ -8949,7 +9178,7 @@ CREATE FUNCTION ojs._privileges() RETURNS SETOF ojs.privilege
     from given g cross join lateral aclexplode(g.acl) a
     cross join format('grant %s%s on %s %s to %s', lower(a.privilege_type), g.what, g.word, g.object,
         case a.grantee when 0 then 'public' else quote_ident(pg_get_userbyid(a.grantee)) end) s
-    -- What others were granted is no migration's, and their roles may be gone one day.
+    -- Grants to other roles are not made by migrations, and those roles may be dropped one day.
     where a.grantee <> g.owner and (a.grantee = 0 or pg_get_userbyid(a.grantee) in (
         'ojs_owner', 'ojs_service', 'ojs_operator', 'ojs_producer', 'ojs_worker', 'ojs_tenant'))
     union all
@@ -8996,7 +9225,8 @@ begin
         from promoted p group by p.tenant_id, p.queue, p.priority, p.from_state
         returning queue
     ), later as (
-        -- Jobs that somebody has locked just now, or that were moved to a later time, get a new reminder.
+        -- Jobs that another session has locked, or that were moved to a later time, get a new
+        -- timer.
         insert into ojs.timer (due_at, kind, tenant_ids, ids)
         select greatest(coalesce(j.retry_at, j.scheduled_at), v_now + ojs._moment()), 'due', array[j.tenant_id], array[j.id]
         from asked a
@@ -9036,12 +9266,12 @@ declare
     v_mark  ojs.clock_mark := ojs._clock_mark();
     v_old   timestamptz := ojs.now() - ojs._journal_retention();
     v_tally pg_snapshot := ojs._counted_snapshot();
-    -- A transaction of which only a part was taken in is not folded yet; its rows must stay.
+    -- A transaction of which only a part has been folded is not folded yet; its rows must stay.
     v_fold  pg_snapshot := (select case when f.part_xid is null then f.snapshot else ojs._snapshot_before(f.snapshot, f.part_xid) end
         from ojs._folded() f);
     v_done  record;
     v_rows  int[];
-    -- Transactions that pruning passes by and has to come back to.
+    -- Transactions that pruning has passed and has to come back to.
     v_open  xid8[];
 begin
     perform from ojs.clock_mark m where m.rev = v_mark.rev for update skip locked;
@@ -9105,13 +9335,16 @@ declare
     v_jobs   bigint;
     v_left   bigint := 100 * p_limit;
 begin
+    -- This row makes rounds run in one session at a time. Its tenant_id is where the last step
+    -- stopped.
     select m.* into v_mark from ojs.dead_letter_mark m for update skip locked;
     if not found then
         return false;
     end if;
     select * into v_set from ojs.settings;
     v_full := ojs._delete_oldest(null, v_now - v_set.dead_letter_max_age, p_limit) >= p_limit;
-    -- Tenant after tenant, until p_limit were deleted or a hundred times as many counted.
+    -- Go on with the next tenant until p_limit dead letters are deleted, or 100 times as many are
+    -- counted: counting without deleting would take as long.
     while not v_full loop
         v_tenant := (select d.tenant_id from ojs.dead_letter d where d.tenant_id > v_mark.tenant_id order by d.tenant_id limit 1);
         exit when v_tenant is null;
@@ -9169,7 +9402,8 @@ CREATE FUNCTION ojs._prune_leases(p_mark ojs.clock_mark, p_old timestamp with ti
         select l.* from unnest(p_mark.open) x(xid)
         cross join lateral (select l.* from ojs.lease l where l.xid = x.xid and l.xid < p_mark.lease offset 0) l
     ), gone as (
-        -- A lease is the reminder of its jobs, so it stays until the clock has seen it.
+        -- A row of ojs.lease tells the clock when its jobs' leases end, so it stays until the
+        -- clock's snapshot has seen it.
         delete from ojs.lease d using line l
         where d.xid = l.xid and d.n = l.n and l.at < p_old and pg_visible_in_snapshot(l.xid, p_tally)
             and pg_visible_in_snapshot(l.xid, p_mark.seen)
@@ -9216,6 +9450,8 @@ begin
     with held as materialized (
         select j.id, j.tenant_id
         from (
+            -- This limit keeps the direction of the join: dead letters first, then one index lookup
+            -- of each job.
             select d.id, d.tenant_id from ojs.dead_letter d where d.id < p_before and not d.aside order by d.id limit 2147483647
         ) d
         cross join lateral (
@@ -9242,7 +9478,8 @@ CREATE FUNCTION ojs._put_right() RETURNS void
 declare
     v_statement text;
 begin
-    -- As the caller, not as their owner: where the owner is another one, it may not even look into the schema.
+    -- Not security definer: after a restore the functions may belong to a role that may not even
+    -- use the schema.
     if not exists (select from ojs._amiss() a where a.kind <> 'grant' or a.key like '% to ojs_service') then
         return;
     end if;
@@ -9252,7 +9489,8 @@ begin
     if not (select rolsuper from pg_roles where rolname = current_user) then
         execute format('grant ojs_owner to %I', current_user);
     end if;
-    -- The schema's own owner first, who could else be given nothing in it. Grants last: they are their object's owner's.
+    -- The owner of the schema comes first: PostgreSQL gives an object only to a role that may
+    -- create in its schema. Grants come last, because an object's owner grants them.
     foreach v_statement in array array(
         select a.statement from ojs._amiss() a
         order by array_position('{owner,default,policy,public,grant}', a.kind), a.object <> 'ojs', a.object, a.key
@@ -9387,7 +9625,7 @@ begin
     if p_config is null or jsonb_typeof(p_config) <> 'object' then
         perform ojs._raise('OJ400', 'the configuration of a pool must be a JSON object', '{"field": "config"}');
     end if;
-    -- Nulls of fields count as not given, nulls within them do not.
+    -- A member that is null counts as left out; a null within a member does not.
     p_config := (select coalesce(jsonb_object_agg(f.key, f.value) filter (where f.value <> 'null'), '{}') from jsonb_each(p_config) f);
     v_field := (select k from jsonb_object_keys(p_config) k where k <> all (c_known) limit 1);
     if v_field is not null then
@@ -9470,7 +9708,8 @@ declare
     v_now  timestamptz := ojs.now();
     v_jobs int;
 begin
-    -- Nearly all of these jobs are done by now. Leaving them out first keeps the statement from locking their rows.
+    -- Nearly all of these jobs have ended by now. They are left out first, so that their rows are
+    -- not locked.
     with asked as materialized (
         select distinct j.id, j.tenant_id, j.lease_expires_at, a.lost from unnest(p_ids, p_tenants, p_lost) a(id, tenant_id, lost)
         cross join lateral (select j.id, j.tenant_id, j.lease_expires_at from ojs.job j
@@ -9485,8 +9724,8 @@ begin
         cross join lateral (select t.limit_ms, j.started_at + t.limit_ms * interval '1 millisecond' <= j.lease_expires_at as over
             from (select ojs._timeout_ms(j.timeout_ms) as limit_ms offset 0) t) l
     ), judged as materialized (
-        -- An attempt whose worker was lost goes back at once; one that ran for too long has failed. If no attempts are left, the job is
-        -- discarded in either case.
+        -- A job whose worker was lost becomes available at once; an attempt that ran too long has
+        -- failed. In both cases the job is discarded if it has no attempts left.
         select h.*, t.to_state from held h
         cross join lateral (select case
             when ojs._failed_state(h.entry, false, h.attempt, h.max_attempts, h.retry) = 'discarded' then 'discarded'
@@ -9505,8 +9744,8 @@ begin
     ), booked as materialized (
         select ojs._book(array_agg(r.ended), v_now) from reaped r
     ), later as (
-        -- Jobs whose lease a heartbeat has extended, or that an acknowledgement has locked at this moment, get a new reminder. Those that
-        -- were handed out anew have one in their new lease.
+        -- Jobs whose lease a heartbeat has extended, or that another session has locked, get a new
+        -- timer. For jobs that were handed out again their new lease is read instead.
         insert into ojs.timer (due_at, kind, tenant_ids, ids)
         select a.again_at, 'lease', array_agg(a.tenant_id), array_agg(a.id)
         from (select a.*, greatest(a.lease_expires_at, v_now + ojs._moment()) as again_at from asked a) a
@@ -9532,7 +9771,8 @@ begin
         (select l.due_at, l.ids, l.tenants, l.jobs from ojs.lease l
         where l.due_at >= p_mark.lease_at and l.due_at <= p_now order by l.due_at fetch first (p_limit) rows with ties)
     ), bite as (
-        -- Leases that end at the same instant are taken together: the mark is an instant, and the rest of them would be passed over.
+        -- Leases that end at the same time are read together. The mark is a time, and would pass
+        -- the rest of them.
         select min(s.due_at) as until from (select l.due_at, sum(l.jobs) over (order by l.due_at) as jobs from line l) s
             where s.jobs >= p_limit
     )
@@ -9572,18 +9812,19 @@ begin
         select * into v_known from ojs.worker w where w.tenant_id = v_tenant and w.worker_id = p_says.worker_id;
         if not found then
             v_new := ojs._add_worker(v_tenant, p_says, p_active, v_ids);
-            -- Another session may have added it meanwhile: then look again.
+            -- Another session has added the worker since: read again.
             continue when v_new.id is null;
             return v_new;
         end if;
         select * into v_beat from ojs.worker_beat b
         where b.tenant_id = v_tenant and b.worker_id = p_says.worker_id order by b.rev desc limit 1;
+        -- Without this check each heartbeat would lock one row and write another.
         if not p_anew and v_beat.seen_at between v_now - ojs._heartbeat_timeout() / 15 and v_now
                 and ojs._merge_worker(v_known, p_says, p_anew) is not distinct from v_known then
             return v_known;
         end if;
         select * into v_known from ojs.worker w where w.tenant_id = v_tenant and w.id = v_known.id for no key update;
-        -- Its registration may have ended meanwhile: then look again.
+        -- The registration has ended since: read again.
         continue when not found;
         v_new := ojs._merge_worker(v_known, p_says, p_anew);
         if p_anew then
@@ -9592,6 +9833,8 @@ begin
         if v_new is distinct from v_known then
             v_new := ojs._change_worker(v_known, v_new);
         end if;
+        -- The greater of the two: another session may have noted a later heartbeat while this one
+        -- waited.
         update ojs.worker_beat b set rev = b.rev + 1, seen_at = greatest(b.seen_at, v_now), active = p_active, ids = v_ids
         where b.tenant_id = v_tenant and b.worker_id = p_says.worker_id
           and b.rev = (
@@ -9634,9 +9877,10 @@ CREATE FUNCTION ojs._recount_usage() RETURNS void
     LANGUAGE plpgsql
     AS $$
 begin
-    -- In another cluster the statistics begin anew.
+    -- After a restore into another cluster the statistics, by which jobs are counted, begin anew.
     perform ojs._roll_up();
-    -- Nobody may wait here, because the caller has the lane. Counts that another session has locked are of no limit any more.
+    -- Skip locked, because the session holds the lane and must not wait. With the new limit_xid,
+    -- counts that other sessions have locked fit no limit any more.
     delete from ojs.usage u using (select u.ctid as spot from ojs.usage u for update skip locked) l where u.ctid = l.spot;
     update ojs.rule r set limit_xid = pg_current_xact_id() where r.most is not null;
     perform ojs._rule_changed(r.tenant_id, r.queue) from ojs.rule r where r.most is not null;
@@ -9795,7 +10039,8 @@ CREATE FUNCTION ojs._repeats_key(p_json json) RETURNS boolean
                     when strpos(p_json::text, '{') = 0 then false
                     when strpos(p_json::text, E'\\u') > 0 or octet_length(p_json::text) > 100000 or not ojs._fits_jsonb(p_json) then
                         ojs._repeats_key_exactly(p_json)
-                    -- Colons are counted in two ways: lengths are faster, but would write jsonb as text twice.
+                    -- The two sides count colons in different ways: lengths are faster, but on this
+                    -- side would convert jsonb to text twice.
                     else octet_length(p_json::text) - octet_length(replace(p_json::text, ':', ''))
                         <> cardinality(string_to_array(p_json::jsonb::text, ':')) - 1 end
             $$;
@@ -9807,7 +10052,8 @@ CREATE FUNCTION ojs._repeats_key_exactly(p_json json) RETURNS boolean
                 return length(regexp_replace(regexp_replace(p_json::text, E'"(?:[^"\\\\]|\\\\.)*"', '', 'g'), '[^:]', '', 'g'))
                     <> length(regexp_replace(regexp_replace(p_json::jsonb::text, E'"(?:[^"\\\\]|\\\\.)*"', '', 'g'), '[^:]', '', 'g'));
             exception when numeric_value_out_of_range then
-                -- A number beyond numeric: fine as text, but it cannot become jsonb to be compared.
+                -- A number too large for numeric is allowed in json, but the text cannot become
+                -- jsonb to be compared.
                 return false;
             end;
             $$;
@@ -9819,6 +10065,7 @@ declare
     v_name text := 'job_before_' || to_char(ojs._id_time(p_hi) at time zone 'UTC', 'YYYYMMDD_HH24MISS');
     v_part record;
 begin
+    -- From here on all sessions that use jobs wait, until this transaction ends.
     lock table only ojs.job in access exclusive mode;
     execute format('create table ojs.%I (like ojs.job including defaults including constraints including indexes) %s',
         v_name, ojs._storage_options((select p.partition from ojs.job_partitions p where p.hi is null)));
@@ -9854,8 +10101,9 @@ begin
         order by d.id, d.tenant_id, r.delay, r.name
     ) x;
     if ojs._retry_dead(v_dead.tenants, v_dead.ids, v_dead.rules) < cardinality(v_dead.ids) then
-        -- Those that another session has locked are looked at again in a second. A job that lies aside cannot return while another job has
-        -- its id, and nothing tells when that one is gone: those are looked at every hour.
+        -- Dead letters that another session has locked are tried again in a second. A job in
+        -- ojs.dead_job cannot return while another job has its id. No event says when that job is
+        -- gone, so try again every hour.
         insert into ojs.timer (due_at, kind, tenant_ids, ids)
         select v_now + l.wait, 'replay', array_agg(l.tenant_id), array_agg(l.id)
         from (
@@ -9919,7 +10167,7 @@ CREATE FUNCTION ojs._resembles(p_name text, p_known text) RETURNS boolean
     LANGUAGE plpgsql IMMUTABLE
     AS $$
 declare
-    v_name  text := regexp_replace(lower(p_name), '[-_. ]', '', 'g');
+    v_name  text := ojs._plain_name(p_name);
     v_known text := replace(p_known, '_', '');
     v_least int := least(length(v_name), length(v_known));
     v_left  int := 0;
@@ -9975,7 +10223,8 @@ CREATE FUNCTION ojs._restore_dead(p_tenants text[], p_ids uuid[]) RETURNS void
     LANGUAGE sql
     AS $$
     with asked as materialized (
-        -- If its producer has used the id again, that job comes first in the order of locks, and this one stays where it is.
+        -- If its producer has used the id again, the row of ojs.job would have to be locked first
+        -- (order of locks). The dead letter stays where it is.
         select a.id, a.tenant_id from unnest(p_ids, p_tenants) a(id, tenant_id)
         where not exists (select from ojs.job j where j.id = a.id and j.tenant_id = a.tenant_id)
     ), held as materialized (
@@ -10048,7 +10297,8 @@ begin
     with asked as materialized (
         select a.id, a.tenant_id, min(a.rule) as rule
         from unnest(p_ids, p_tenants, p_rules) a(id, tenant_id, rule)
-        -- It would come back behind those that the clock has cancelled.
+        -- The clock cancels the jobs of a departing tenant queue by queue. A job retried in a queue
+        -- that is done would never be cancelled.
         where not exists (select from ojs.departure d where d.tenant_id = a.tenant_id) group by a.id, a.tenant_id
     ), held as materialized (
         select j.*, a.rule, row_number() over (order by j.id)::int as n from asked a
@@ -10077,11 +10327,12 @@ begin
         insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state)
         select n.tenant_id, n.queue, n.priority, n.id, n.type, n.attempt, 'discarded', 'available' from numbered n
     ), reminded as (
-        -- A reminder that came while the job was dead was dropped.
+        -- The timer for expires_at may have fired, without effect, while the job was dead.
         insert into ojs.timer (due_at, kind, tenant_ids, ids)
         select n.expires_at, 'expiry', array[n.tenant_id], array[n.id] from numbered n where n.expires_at is not null
     ), woken as (
-        -- Counted as a movement to the end of what is available; ojs.release says which state they left.
+        -- Statistics count this as a job that returns to the available ones; ojs.release says which
+        -- state it left.
         insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, lo, hi)
         select n.tenant_id, n.queue, n.priority, 'available', 'available', 1, n.seq, n.seq from numbered n order by n.seq
         returning queue
@@ -10131,13 +10382,13 @@ declare
     c_known constant text[] := '{max_attempts, initial_interval, initial_interval_ms, max_interval, max_interval_ms, backoff_coefficient,
         backoff_strategy, jitter, non_retryable_errors, on_exhaustion, intervals}';
 begin
-    -- Nearly all policies end here.
+    -- Nearly all policies have known names only.
     if p_retry - c_known = '{}' then
         return null;
     end if;
     return ojs._nearly(p_retry::json, 'retry.', c_known, '{"attempts": "max_attempts", "retries": "max_attempts",
-        "max_retries": "max_attempts", "backoff": "backoff_strategy", "multiplier": "backoff_coefficient", "delay": "initial_interval",
-        "max_delay": "max_interval"}');
+        "maxretries": "max_attempts", "limit": "max_attempts", "backoff": "backoff_strategy", "strategy": "backoff_strategy",
+        "multiplier": "backoff_coefficient", "factor": "backoff_coefficient", "delay": "initial_interval", "maxdelay": "max_interval"}');
 end;
 $$;
 
@@ -10200,7 +10451,7 @@ CREATE FUNCTION ojs._return_to_ring(p_tenants text[]) RETURNS void
     LANGUAGE plpgsql
     AS $$
 begin
-    -- All at once: 10,000 tenants take about a second.
+    -- One statement for all tenants: 10,000 take about a second.
     with back as materialized (
         select f.queue, f.priority, f.vtime, f.weight, f.spot, r.unit, r.levels, r.state_spot, l.low, l.joined,
             row_number() over (partition by f.queue, f.priority order by f.tenant_id) as nth
@@ -10258,7 +10509,8 @@ CREATE FUNCTION ojs._revisit_now(p_tenants text[], p_ids uuid[]) RETURNS void
 declare
     v_queues text[];
 begin
-    -- A row for jobs that lie close together: as long as somebody has them locked, this goes on every second.
+    -- Jobs that lie close together share a row, because this repeats every second while another
+    -- session has them locked.
     with noted as (
         insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, lo, hi)
         select j.tenant_id, j.queue, j.priority, 'available', 'available', 1, r.lo, r.hi
@@ -10287,7 +10539,8 @@ declare
     v_own   numeric;
     v_new   numeric;
 begin
-    -- A boost moves rows to other levels. The row at the end to which they move goes first; otherwise one would meet another's key.
+    -- A boost moves rows to other levels. Begin at the end to which they move; otherwise a row
+    -- would get a key that another row still has.
     for v_fair in
         select f.* from ojs._queues_with_state() q(queue)
         cross join lateral (select l.priority from ojs._state(q.queue) s cross join lateral unnest(s.levels) l) l
@@ -10299,9 +10552,11 @@ begin
         select * into v_to from unnest(v_rank.levels) l where l.priority = v_rank.priority;
         select w.weight into v_new from ojs._weight_in(v_fair.queue, p_tenant.tenant_id, p_tenant.weight, p_tenant.throttle) w;
         v_own := case when v_rank.unit = 'none' or v_rank.priority = v_fair.priority and not v_fair.ready then v_fair.vtime
-            -- The tenant's lead, counted in jobs, stays as it is; only its time is in units of the new weight.
+            -- The tenant's lead, counted in jobs, stays as it is; only its time is in units of the
+            -- new weight.
             when v_rank.priority = v_fair.priority then v_from.low + round((v_fair.vtime - v_from.low) * v_fair.weight / v_new, 15)
-            -- Each level has a time of its own. With its old time the tenant might wait there for long, or be served alone.
+            -- Each level has virtual times of its own. With its old time the tenant might wait
+            -- there for long, or be the only one that is served.
             else ojs._join_at(0, v_to.low, v_new, v_to.joined) end;
         update ojs.tenant_fairness f set priority = v_rank.priority, rev = f.rev + 1, vtime = v_own, weight = v_new
         where f.queue = v_fair.queue and f.priority = v_fair.priority and f.tenant_id = v_fair.tenant_id and f.rev = v_fair.rev;
@@ -10319,7 +10574,8 @@ CREATE FUNCTION ojs._reweigh_in(p_queue text) RETURNS void
     AS $$
     with changed as materialized (
         select f.ctid as spot, f.queue, f.priority, w.weight,
-            -- The tenant's lead, counted in jobs, stays as it is; only its time is in units of the new weight.
+            -- The tenant's lead, counted in jobs, stays as it is; only its time is in units of the
+            -- new weight.
             case when f.ready then l.low + round((f.vtime - l.low) * f.weight / w.weight, 15) else f.vtime end as vtime
         from ojs.tenant_fairness f
         left join ojs.tenant t on t.tenant_id = f.tenant_id
@@ -10337,22 +10593,27 @@ declare
     v_mark ojs.tally_mark;
     v_rows int;
 begin
-    -- Without this look, an idle system would lock the mark and write at every tick.
+    -- Without this check, an idle system would lock the mark and write at every tick.
     select t.* into v_mark from ojs.tally_mark t order by t.rev desc limit 1;
     if not ojs._foreign(v_mark.snapshot)
             and not exists (select from ojs._since(v_mark.snapshot, null, false) s where s.jobs <> 0) then
         return 0;
     end if;
+    -- Not found: another server has the row locked, or has moved it to a higher rev since it was
+    -- read.
     perform from ojs.tally_mark t where t.rev = v_mark.rev for update skip locked;
     if not found then
         return 0;
     end if;
     if exists (select from ojs._movement m where m.xid = pg_current_xact_id() and m.lo is not null)
             or exists (select from ojs._movement m where m.xid = pg_current_xact_id() and m.lo is null) then
-        -- What this transaction did itself is not in the snapshot and would be counted twice: now and by the next tick.
+        -- The snapshot does not hold this transaction: its own rows would be counted now and by the
+        -- next tick.
         return 0;
     end if;
     if ojs._foreign(v_mark.snapshot) then
+        -- The snapshot is of another cluster, as after a restore: its transaction ids mean nothing
+        -- here.
         perform ojs._recount(), ojs._count_quotas();
         perform ojs._meet_all() where exists (select from ojs.tier r where r.name = 'default');
         update ojs.tally_mark t set rev = t.rev + 1, snapshot = ojs._snapshot(), at = ojs.now() where t.rev = v_mark.rev;
@@ -10361,7 +10622,8 @@ begin
     with mark as materialized (
         select ojs._snapshot() as snapshot
     ), recent as materialized (
-        -- By spot: by the key, a plan that was made while there were few rows would compare each with each that changes.
+        -- Find rows by ctid. By the key, a plan made while the table was small would compare every
+        -- row with every change.
         select r.*, t.spot
         from ojs._changes(v_mark.snapshot, null) r
         left join lateral (select t.ctid as spot from ojs.tally t where t.tenant_id = r.tenant_id and t.queue = r.queue
@@ -10401,6 +10663,8 @@ begin
             or not ojs._foreign(v_mark.pace_snapshot) and not exists (select from ojs._leases_since(v_mark.pace_snapshot)) then
         return;
     end if;
+    -- Not found: another server has the row locked, or has moved it to a higher rev since it was
+    -- read.
     perform from ojs.tally_mark t where t.rev = v_mark.rev for update skip locked;
     if not found then
         return;
@@ -10411,7 +10675,8 @@ begin
         select l.queue, l.pool::text as pool, x.tenant_id, ojs._wait_class(x.wait) as class, count(*) as jobs,
             sum(x.wait::float8) as waited
         from ojs._leases_since(v_mark.pace_snapshot) l cross join lateral unnest(l.tenants, l.waits) x(tenant_id, wait)
-        -- What this transaction handed out itself is not in the snapshot and would be counted twice.
+        -- The snapshot does not hold this transaction: its own rows would be counted now and by the
+        -- next roll-up.
         where not ojs._foreign(v_mark.pace_snapshot) and l.xid is distinct from pg_current_xact_id_if_assigned()
         group by 1, 2, 3, 4
     ), recent as (
@@ -10429,7 +10694,7 @@ begin
         coalesce(p.jobs_before + p.jobs, 0), coalesce(p.waited_before + p.waited, 0), ojs._waits_sum(p.waits_before, p.waits)
     from recent r
     left join lateral (select p.* from ojs.pace p where p.kind = r.kind and p.name = r.name order by p.at desc limit 1) p on true;
-    -- Not all at once: after a pause of the clock there may be much.
+    -- A bounded number: after a pause of the clock there may be many.
     delete from ojs.pace p where p.ctid = any (array(
         select o.ctid from ojs.pace o where o.at < v_now - interval '1 hour' - ojs._pace_step() order by o.at limit 50000));
 end;
@@ -10458,12 +10723,14 @@ CREATE FUNCTION ojs._rotate(p_rotation ojs.rotation, p_states ojs.dispatch_state
     AS $$
 declare
     v_working int[] := ojs._with_work(p_states);
-    -- When the next job is due; where no queue has work, when the last one was.
+    -- The time of the queue that is next; without queues with work, that of the last job. All times
+    -- are stored relative to it.
     v_now     numeric := coalesce((select min(p_rotation.times[w]) from unnest(v_working) w where w <> all (p_short)),
         (select min(p_rotation.times[w]) from unnest(v_working) w),
         (select max(t.due - 1::numeric / t.weight) from unnest(p_rotation.times, p_rotation.weights) t(due, weight)));
-    -- A queue without work begins anew: it keeps no credit. A queue that has work which this caller may not have is next, but no further
-    -- ahead: else it would fall behind without end, and then go before all others.
+    -- A queue without work begins anew, so it saves up no credit. A queue with work that this
+    -- caller may not have stays at most one step below the others; otherwise it would fall behind
+    -- without end, and later go before all others.
     v_times   numeric[] := array(select case when t.q <> all (v_working) then greatest(t.due, v_now + t.lead)
             when t.q = any (p_short) then greatest(t.due, v_now - 1::numeric / t.weight) else t.due end - v_now
         from unnest(p_rotation.times, ojs._queue_leads(p_rotation.weights), p_rotation.weights) with ordinality t(due, lead, weight, q)
@@ -10483,7 +10750,7 @@ CREATE FUNCTION ojs._rotation(p_ask ojs.ask, p_weights integer[]) RETURNS ojs.ro
     LANGUAGE plpgsql STABLE
     AS $$
 declare
-    -- A list of a hundred queues does not fit into an index.
+    -- A hash, because a list of a hundred queues does not fit into an index.
     v_key      bytea := sha256(convert_to(concat(p_ask.pool, ' ', p_ask.queues, p_weights), 'UTF8'));
     v_rotation ojs.rotation;
 begin
@@ -10569,16 +10836,18 @@ begin
         v_run.job_id := null;
         v_run.blocker := case when v_run.reason <> 'misfire' then v_open[1] end;
     elsif p_cron.overlap_policy = 'cancel_previous' and not ojs._lock_open(p_cron, v_open) then
-        -- Another session has one of them locked, and probably ends it.
+        -- Another session has one of the jobs locked, and probably ends it. Cancelling would wait
+        -- for that session.
         return null;
     end if;
     insert into ojs.cron_run values (v_run.*) on conflict do nothing;
     if not found then
-        -- It was fired, and the clock of the database was set back; or the cron job was changed meanwhile.
+        -- The history has this time already: the cron job was fired, and the database's clock was
+        -- set back or the cron job was changed since.
         v_run.job_id := null;
         return v_run;
     end if;
-    -- Each time that it is due adds one or two to rev, so this is now and then.
+    -- Trimming reads the history, so only some runs do it. Each run adds one or two to rev.
     if p_cron.rev % 100 < 5 then
         perform ojs._trim_cron_runs(p_cron.tenant_id, p_cron.name);
     end if;
@@ -10596,11 +10865,13 @@ CREATE FUNCTION ojs._running(p_tenant text, p_worker_id text, p_ids uuid[]) RETU
     LANGUAGE plpgsql STABLE
     AS $$
 begin
-    -- Most of the workers that wait have nothing, and to begin the query costs more than all else that is asked of them.
+    -- Most workers that wait have no jobs, and starting the query costs more than everything else
+    -- here.
     if cardinality(p_ids) > 0 is not true then
         return '{}';
     end if;
-    -- Each job by its key (limit): nothing is known of the ids, and a join would read the whole table to find them.
+    -- Read each job by its key (limit): the planner knows nothing about the ids, and a join would
+    -- read the whole table.
     return array(
         select i.id from (select i as id from unnest(p_ids) i group by i) i
         cross join lateral (
@@ -10618,7 +10889,8 @@ declare
     c_jobs constant int := 10;
     v_mark ojs.clock_mark := (select m from ojs.clock_mark m order by m.rev desc limit 1);
 begin
-    -- Attempts are found by what reminds the clock of their ends: those that heartbeats have extended by timers, the others by leases.
+    -- Active jobs are found by what tells the clock when they end: timers, if heartbeats have
+    -- extended the lease, else rows of ojs.lease. Reading ojs.job by state would not be bounded.
     return (
     select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('tenant_id', j.tenant_id, 'id', j.id, 'queue', j.queue,
         'worker_id', j.worker_id, 'started_at', ojs._utc(j.started_at), 'lease_expires_at', ojs._utc(j.lease_expires_at)))
@@ -10684,12 +10956,14 @@ begin
     foreach v_tenant in array array(select distinct t from unnest(p_tenants) t) loop
         select * into v_row from ojs.departure d where d.tenant_id = v_tenant for update skip locked;
         if not found then
-            -- It has departed, or somebody deregisters it anew.
+            -- The tenant has departed, or another session has its row locked and deregisters it
+            -- again.
             perform ojs._see_off_at(d.tenant_id, '100 milliseconds') from ojs.departure d where d.tenant_id = v_tenant;
             continue;
         end if;
         if v_row.queue is null then
-            -- Before the jobs are looked at: what these transactions bring is seen only when they have ended.
+            -- Before the jobs are read: jobs of these transactions are visible only after they have
+            -- ended. Without the list, deregistering could end while one of them is open.
             update ojs.departure d
             set open = array(select distinct l.virtualtransaction from pg_locks l
                 where l.database = (select b.oid from pg_database b where b.datname = current_database()) and l.granted
@@ -10737,13 +11011,15 @@ declare
     v_left  int;
     v_more  record;
 begin
-    -- Enough for several callers at once, each of which passes what another one has locked; further only where that was not. Counts of
-    -- limits stay locked until the transaction ends, so they are locked for as few tenants as may do.
+    -- 100 jobs more than wanted are enough for several callers at once, each of which passes the
+    -- jobs that another has locked. Read further only if they were not. Counts of limits stay
+    -- locked until the transaction ends, so as few as possible are locked.
     foreach v_reach in array array[p_count + 100, 10000, 1000000] loop
         v_left := p_count - cardinality(p_done.ids);
         exit when v_left <= 0 or p_done.cut;
         select * into v_more from ojs._claim_without_lane(p_state, p_queue, p_priority, p_own, v_reach, v_left, p_ask, p_done);
         p_done := ojs._with(p_done, v_more.o_done);
+        -- No job is due, and no tenant's count was locked: reading further finds nothing.
         exit when v_more.o_seen = 0;
     end loop;
     return p_done;
@@ -10754,8 +11030,8 @@ CREATE FUNCTION ojs._serve_planned(p_ask ojs.ask, p_news ojs.news, p_count integ
     LANGUAGE plpgsql
     AS $$
 declare
-    -- Each dispatch looks at each queue, which takes about a microsecond. Ten thousand jobs of a
-    -- hundred queues would keep all others waiting for a second.
+    -- Each dispatch reads the numbers of each queue, which takes 1 microsecond or so. 10,000 jobs
+    -- of 100 queues would keep other sessions waiting for a second.
     v_most     int := least(p_count, 100000 / cardinality(p_ask.queues));
     v_rotation ojs.rotation := ojs._rotation(p_ask, ojs._queue_weights(p_ask));
     v_states   ojs.dispatch_state[] := ojs._states_of(p_ask.queues, p_news.states);
@@ -10773,6 +11049,8 @@ declare
 begin
     v_rotation.owed := ojs._owed_by_time(v_rotation, v_open, ojs.now() - p_ask.rotation);
     while cardinality(p_done.ids) < v_most and v_open <> '{}' and not p_done.cut loop
+        -- Plan as if each queue had enough jobs, serve, and plan the rest again without the queues
+        -- that had too few.
         v_plan := ojs._plan_queues(p_ask.strategy, v_open, v_rotation, v_depths, v_ratio, v_most - cardinality(p_done.ids));
         v_asked := '{}';
         for v_q, v_want in
@@ -10784,16 +11062,19 @@ begin
             v_from := v_from || array_fill(v_q, array[v_got]);
             v_asked := v_asked || v_q;
             if v_got < v_want then
+                -- The plan keeps only the jobs that the queue gave: it says which queues pay, and
+                -- in which order the jobs go.
                 v_plan := ojs._first_of(v_plan, v_q, v_got);
                 v_short := v_short || case when not p_done.cut then v_q end;
             end if;
             exit when p_done.cut;
         end loop;
-        -- The queues behind one that was cut have not been asked.
+        -- The queues planned after one that was cut have not been served: they do not pay.
         v_plan := array(select p.q from unnest(v_plan) with ordinality p(q, n) where not p_done.cut or p.q = any (v_asked) order by p.n);
         v_order := v_order || v_plan;
-        -- A queue that is cut and gave nothing pays as for a job. Otherwise the other queues would wait until its ended jobs are passed,
-        -- which may be millions. One that is cut for the bytes behind others keeps its turn.
+        -- A queue that was cut and gave nothing pays as for one job. Otherwise the other queues
+        -- would wait until its ended jobs are passed, which may be millions. A queue that was cut
+        -- for bytes, after others gave jobs, keeps its time and is next.
         v_rotation := ojs._after_plan(v_rotation, v_open, v_plan || array(select v_q where p_done.cut and p_done.ids = '{}'), v_ratio,
             ojs.now(), v_short);
         v_depths := array(select d.jobs - (select count(*) from unnest(v_plan) p where p = d.q)
@@ -10826,14 +11107,19 @@ declare
 begin
     for v_nth in 1 .. coalesce(cardinality(p_state.levels), 0) loop
         v_level := v_state.levels[v_nth];
+        -- Other pools pass over these tenants, so the low may have risen above their times.
         if v_level.ready > 0 and p_ask.exclusive then
             perform ojs._raise_times(v_state.queue, v_level, v_state.unit, p_ask.tenants);
         end if;
         while v_level.ready > 0 and v_left > 0 and not p_done.cut loop
+            -- A time that is too low would let the tenant go before tenants with older jobs.
             if v_state.unit = 'none' then
                 perform ojs._true_times(v_state.queue, v_level, v_left, p_ask);
             end if;
             if p_news.limits then
+                -- The counts are locked before jobs are dealt, so that no other session gives the
+                -- same capacity away. Capacity 0: the queue has reached its own limit, or its count
+                -- is locked.
                 select * into v_limits from ojs._lock_usage(v_state.queue, v_level.priority, v_level.low, v_left, v_left + 1, p_ask.tenants,
                     p_ask.except_tenants, false);
                 v_uncounted := v_limits.o_uncounted;
@@ -10841,6 +11127,7 @@ begin
                 exit when v_left = 0;
             end if;
             v_step := ojs._step(v_state, v_nth, v_left, p_ask, p_news.rules, v_uncounted, p_done);
+            -- No tenant is due.
             exit when v_step.state is null;
             if p_news.limits and v_step.ids <> '{}' then
                 perform ojs._count_dealt(v_state.queue, v_step.tenants);
@@ -10848,7 +11135,8 @@ begin
             v_passed := 0;
             if coalesce(v_step.dry, v_step.locked) is not null then
                 v_passed := coalesce((select sum(ojs._pass_ended(v_state.queue, v_level.priority, t)) from unnest(v_step.dry) t), 0)
-                    -- To find one that is locked costs four times as much.
+                    -- Passing a locked row costs four times as much as passing one that ended, and
+                    -- counts so.
                     + coalesce((select sum(4 * ojs._pass_ended(v_state.queue, v_level.priority, t, true)) from unnest(v_step.locked) t), 0);
             end if;
             v_state := v_step.state;
@@ -10859,9 +11147,12 @@ begin
             p_done.passed := p_done.passed + v_passed;
             v_left := v_left - cardinality(v_step.ids);
             p_done.cut := v_step.cut or v_left > 0 and p_done.passed > c_passed;
-            -- Nothing has moved: what is left is not for this caller, or tenants whose counts another session has are all there is.
+            -- This step dealt no job, passed no row, and moved no tenant. The next one would do the
+            -- same, for ever: the work that is left is not for this caller.
             exit when v_step.ids = '{}' and v_passed = 0 and v_step.locked is null
                 and (v_state.levels[v_nth]).ready = v_level.ready and not v_step.behind;
+            -- Such a step only moved tenants back whose counts other sessions have locked. After
+            -- 1000 tenants read in vain the call ends early, so that other sessions get the lane.
             v_vain := case when v_step.ids = '{}' and v_step.behind then v_vain + v_left + 1 else 0 end;
             p_done.cut := p_done.cut or v_vain > c_busy;
             v_level := v_state.levels[v_nth];
@@ -10896,12 +11187,14 @@ declare
     v_priority int;
 begin
     if exists (select from ojs.rule r where r.tenant_id = '' and r.queue = p_queue and r.most is not null) then
-        -- Its count is one row for all tenants: a caller that stays in its transaction would stop the whole queue.
+        -- A queue with a limit of its own gives nothing here: its count is one row for all tenants,
+        -- and a caller that stays in its transaction would stop the whole queue.
         return p_done;
     end if;
     select * into v_state from ojs._state(p_queue);
     for v_priority in
-        -- All at one moment: a decision that commits between two looks would take work from where the second looks to where the first has.
+        -- One statement, and so one snapshot: between two reads a decision could move work from a
+        -- list that the second one reads to one that the first has read.
         select p.priority
         from (
             select l.priority from ojs._state(p_queue) s cross join lateral unnest(s.levels) l where l.ready + l.at_limit > 0
@@ -10913,7 +11206,8 @@ begin
         p_done := ojs._serve_level_without_lane(v_state, p_queue, v_priority, null, p_count, p_ask, p_done);
     end loop;
     if v_state.own_order and cardinality(p_done.ids) < p_count and not p_done.cut then
-        -- So far it was each tenant's highest priority.
+        -- So far only jobs of each tenant's highest priority were read. Go through the other
+        -- priorities.
         foreach v_priority in array ojs._own_priorities(p_queue) loop
             p_done := ojs._serve_level_without_lane(v_state, p_queue, 0, v_priority, p_count, p_ask, p_done);
         end loop;
@@ -10977,7 +11271,7 @@ begin
     return case
         when v_names <> '{}' then format('Queue %s is served by %s%s.', p_queue, array_to_string(v_names[:c_named], ', '),
             case when cardinality(v_names) > c_named then format(' and %s more', cardinality(v_names) - c_named) end)
-        -- A tenant may not know of workers that wait for others.
+        -- A tenant does not learn of workers that wait for other tenants.
         when p_tenant is null and exists (select from ojs._waiting_servers() s where s.queue = p_queue) then
             format('A FETCH waits for jobs of queue %s; its worker is not registered.', p_queue)
         else format('No worker%s is registered for queue %s; others may serve it all the same.',
@@ -10999,7 +11293,8 @@ declare
     v_own     text;
     v_refusal ojs.refusal;
 begin
-    -- A tenant's login role is always a member of ojs_tenant. Without the test, each call of the service would look for a mapping.
+    -- A tenant's login role is always a member of ojs_tenant. Without this test, each call of the
+    -- service would read ojs.tenant_role.
     if pg_has_role(session_user, 'ojs_tenant', 'member') then
         v_own := (select r.tenant_id from ojs.tenant_role r where r.role_name = session_user);
     end if;
@@ -11029,7 +11324,7 @@ $$;
 CREATE FUNCTION ojs._set_limits(p_tenant text, p_fields jsonb, p_reason text) RETURNS void
     LANGUAGE sql
     AS $$
-    -- What is as it should be keeps its reason.
+    -- A limit that is the same already keeps its reason.
     select ojs._set_quota(p_tenant, '', f.key, nullif(f.value, 'null'), p_reason)
     from (select f.key, f.value, ojs._duration(f.value ->> 'period') as period, (f.value ->> 'limit')::bigint as maximum
         from jsonb_each(p_fields) f) f
@@ -11064,7 +11359,9 @@ begin
     end if;
     perform ojs._allow(p_tenant, p_queue);
     if p_resource = 'max_stored_bytes' then
-        -- Tokens that a lower maximum could not take, because sessions had them locked or jobs take them up, a higher one does not give.
+        -- A lower maximum may not have taken all tokens, because sessions had stripes locked or
+        -- jobs take the bytes up. A higher maximum must not give these: missing carries the
+        -- difference.
         with granted as materialized (
             select ojs._grant(row(q.tenant_id, q.queue, q.nth, q.missing, 0, 0)::ojs.quota_look) as missing from ojs.quota q
             where q.tenant_id = p_tenant and q.resource = p_resource
@@ -11172,8 +11469,8 @@ CREATE FUNCTION ojs._settlements(p_settlements json, p_own text) RETURNS SETOF o
     with parsed as materialized (
         select (e.ord - 1)::int as n, e.given, x.id, x.lease, x.worker_id #>> '{}' as worker_id, x.tenant #>> '{}' as tenant,
             x.requeue::text = 'true' as requeue,
-            -- A JSON null counts as a result or an error. json_to_record does not tell it from an absent one, so it is read from the
-            -- object.
+            -- A JSON null counts as a result or an error. json_to_record does not distinguish it
+            -- from an absent field, so it is read from the object.
             case when k.known then x.result else r.given -> 'result' end as result,
             case when k.known then x.error else r.given -> 'error' end as error,
             k.known and ojs._plain_uuid(x.id) and (x.lease is null or ojs._plain_uuid(x.lease))
@@ -11186,7 +11483,7 @@ CREATE FUNCTION ojs._settlements(p_settlements json, p_own text) RETURNS SETOF o
             else '{}' end as given) r
         cross join lateral json_to_record(r.given) as x(id json, lease json, worker_id json, tenant json, result json, error json,
             requeue json)
-        -- Whether the object has nothing but the keys asked for, each once and none null.
+        -- known: the object has no other keys than these, each once and none null.
         cross join lateral (select (select count(*) from json_object_keys(r.given))
             = num_nonnulls(x.id, x.lease, x.worker_id, x.tenant, x.result, x.error, x.requeue) as known offset 0) k
     ), checked as materialized (
@@ -11194,7 +11491,8 @@ CREATE FUNCTION ojs._settlements(p_settlements json, p_own text) RETURNS SETOF o
             else ojs._settlement_refusal(p.given, p.n, p_own) end as refusal
         from parsed p
     )
-    -- Locks are taken in the order of the ids, so that two calls cannot lock each other out.
+    -- Locks are taken in the order of the ids, so that two calls for the same jobs do not each get
+    -- a part of them.
     select c.n, coalesce(p_own, c.tenant) as tenant,
         case when c.plain then substr(c.id::text, 2, 36)::uuid when c.refusal is null then (c.id #>> '{}')::uuid end as id,
         case when c.plain then substr(c.lease::text, 2, 36)::uuid when c.refusal is null then (c.lease #>> '{}')::uuid end as lease,
@@ -11239,7 +11537,8 @@ begin
     end loop;
     return null;
 exception when data_exception or statement_too_complex then
-    -- The caller gets PostgreSQL's message. If PostgreSQL cannot take the text apart, there is no field to name.
+    -- The caller gets PostgreSQL's message. If PostgreSQL cannot parse the text, there is no field
+    -- to name.
     return row(sqlstate, format('jobs[%s]: %s', p_n, sqlerrm),
         case when v_name is null then '{}' else jsonb_build_object('field', v_name) end)::ojs.refusal;
 end;
@@ -11311,7 +11610,7 @@ begin
         perform ojs._weigh_tenants(nullif(p_fairness -> 'weights', 'null')) where p_queue = '';
         perform ojs._reweigh_in(nullif(p_queue, ''));
     end if;
-    -- Times that begin anew must not be converted to other weights afterwards.
+    -- After the weights: times that begin anew must not be converted to other weights.
     perform ojs._share_unit(p_queue, ojs._unit(p_fairness)), ojs._share_order(p_queue, ojs._own_order(p_fairness)) where p_queue <> '';
 end;
 $$;
@@ -11325,6 +11624,7 @@ begin
     if p_own = coalesce((select s.own_order from ojs._state(p_queue) s), false) then
         return;
     end if;
+    -- Under the lane, because the rows of all tenants of the queue are made anew.
     perform ojs._stop_decisions();
     select * into v_state from ojs._state(p_queue);
     with gone as materialized (
@@ -11340,7 +11640,8 @@ begin
     )
     insert into ojs.tenant_fairness (queue, priority, tenant_id, rev, ready, vtime, weight, job_priority, seconds, head, revisit_lo,
         revisit_seq, cursors)
-    -- Each priority has had a time of its own. All begin anew, and the next decision finds out which tenants are at their limit.
+    -- Each priority had a time of its own, so all times begin anew. The next decision finds out
+    -- which tenants are at their limit.
     select p_queue, s.priority, s.tenant_id, s.rev + 1, (s.cursors[1]).works,
         ojs._join_at(0, 0, s.weight, 0, row_number() over (partition by s.priority)), s.weight,
         (s.cursors[1]).job_priority, s.seconds, (s.cursors[1]).head, (s.cursors[1]).revisit_lo, (s.cursors[1]).revisit_seq,
@@ -11365,7 +11666,8 @@ begin
         update ojs.dispatch_state s set rev = s.rev + 1, unit = p_unit where s.queue = p_queue and s.rev = v_state.rev;
         return;
     end if;
-    -- All times begin anew: by a unit all alike, first in, first out each with its next job.
+    -- All times begin anew: with a unit at the same time for all tenants; first in, first out at
+    -- the seq of each tenant's next job.
     update ojs.tenant_fairness f
     set rev = f.rev + 1, vtime = case when p_unit <> 'none' then ojs._join_at(0, 0, f.weight, 0, n.nth)
         else coalesce(least(
@@ -11467,7 +11769,8 @@ $$;
 CREATE FUNCTION ojs._size(p_args json, p_meta jsonb, p_tags text[] DEFAULT NULL::text[], p_retry jsonb DEFAULT NULL::jsonb, p_options json DEFAULT NULL::json, p_extra json DEFAULT NULL::json, p_result json DEFAULT NULL::json, p_errors jsonb DEFAULT NULL::jsonb) RETURNS bigint
     LANGUAGE sql STABLE
     AS $$
-    -- A bare row with its entries in two indexes, and half of each page left for changes, takes 580 bytes (TestWhatAJobTakesUp).
+    -- A row without content takes 580 bytes, with its entries in two indexes and half of each page
+    -- left for changes (TestWhatAJobTakesUp).
     select 512 + pg_column_size(p_args) + pg_column_size(p_meta) + coalesce(pg_column_size(p_tags), 0)
         + coalesce(pg_column_size(p_retry), 0) + coalesce(pg_column_size(p_options), 0) + coalesce(pg_column_size(p_extra), 0)
         + coalesce(pg_column_size(p_result), 0) + coalesce(pg_column_size(p_errors), 0)::bigint
@@ -11592,12 +11895,13 @@ begin
     select * into v_fair from ojs._fair(p_job.queue, p_priority, p_job.tenant_id);
     v_stand.fresh := exists (select from ojs._unfolded() u where u.to_state = 'available' and u.queue = p_job.queue
         and u.tenant_id = p_job.tenant_id and u.priority = p_job.priority and p_job.seq between u.lo and u.hi);
-    -- Work that joins the ring or lies behind a cursor, and tenants that may be given jobs again, may come before it once a decision has
-    -- taken them in.
+    -- Three kinds of work may come before the job once a decision has folded them in: work that
+    -- joins the ring, work behind a cursor, and tenants that have capacity again.
     v_news := exists (
         select from ojs._waiting() w left join lateral ojs._fair(w.queue, w.priority, w.tenant_id) f on true
         where w.queue = p_job.queue and w.priority >= p_priority and ((f.ready or f.at_limit) is not true or w.lo <= f.head))
-        -- Where priorities order a tenant's own jobs, those that come before this one may not have been taken in.
+        -- Where priorities order a tenant's own jobs, jobs of a higher priority may not be folded
+        -- in yet.
         or exists (select from ojs._unfolded() u cross join lateral ojs._rank(u.queue, u.priority, 0) r
             where u.to_state = 'available' and u.queue = p_job.queue and u.tenant_id = p_job.tenant_id and u.priority > p_job.priority
                 and r.own_order)
@@ -11684,7 +11988,10 @@ declare
     v_from    bigint[];
 begin
     with held as materialized (
-        -- Claim: what is due and can be locked.
+        -- Lock the jobs that are due. The state is checked again with the lock, because another
+        -- session may have fetched or ended the job. A job that is locked or gone keeps its row
+        -- here with held null: its tenant's cursor passes it, and the tenant is not charged. fits:
+        -- within the bytes of the call, where the first job always fits.
         select d.*, h.place as held, coalesce(d.tenant_id = any (p_uncounted.busy), false) as busy,
             sum(d.bytes) filter (where h.place is not null) over w <= v_bytes
                 or p_done.ids = '{}' and count(h.place) over w <= 1 as fits
@@ -11693,6 +12000,8 @@ begin
             where d.dealt and j.ctid = d.place and j.id = d.id and j.state = 'available' for update skip locked) h on true
         window w as (order by d.nth rows unbounded preceding)
     ), bill as materialized (
+        -- One row per tenant. line and back: how far its cursor and its cursor in ranges move.
+        -- more: it may have jobs behind those dealt; cut: some were left out for their bytes.
         select h.spot, min(h.vtime) as vtime, bool_or(h.dealt or h.id is null) as served, min(h.edge) as edge,
             count(h.held) filter (where h.fits is not false) as jobs, bool_or(h.dealt) as dealt, bool_or(h.busy) as busy,
             bool_or(h.last or h.id is not null and not h.dealt) as more, bool_or(h.dealt and h.fits is false) as cut,
@@ -11703,13 +12012,16 @@ begin
             min(h.capacity) as capacity
         from held h group by h.spot
     ), rest as materialized (
-        -- The lowest time at the front of a tenant that is not served; and whether jobs are left out for their bytes.
+        -- The lowest time of a tenant that is not served here, and whether jobs are left out for
+        -- their bytes. The low of the level must not pass that time.
         select least(min(b.vtime) filter (where not b.served), min(b.edge)) as vtime, coalesce(bool_or(b.cut), false) as cut from bill b
     ), moved as materialized (
         select b.spot, b.jobs, f.weight,
+            -- First in, first out: the job.seq of the next job is the time.
             case when v_unit = 'none' then greatest(f.vtime, least(r.next, w.next))
-                -- If every job dealt to a tenant is locked by another session, or its count is, its time moves one step behind the next
-                -- tenant; otherwise a call would go through thousands of locked jobs of one tenant before it came to other tenants.
+                -- If other sessions have locked all jobs dealt to a tenant, or its count, its time
+                -- moves one step behind the next tenant. Otherwise the call would go through
+                -- thousands of locked jobs of one tenant before it came to other tenants.
                 when b.jobs = 0 and (b.dealt or b.busy) and not b.cut
                     then greatest(f.vtime, x.vtime + round(coalesce(b.price_each, 1) / f.weight, 15))
                 else f.vtime + round(b.price / f.weight, 15) end as vtime,
@@ -11732,17 +12044,20 @@ begin
                         and j.seq > greatest(f.head, b.line)
                     order by j.seq limit 1) end as next offset 0) n
             offset 0) w
+        -- A tenant all of whose jobs were left out for their bytes keeps its time and cursors.
         where b.served and (b.line is not null or b.back is not null or not b.cut)
     ), total as materialized (
         select count(*) filter (where m.stops)::int as stops, count(*) filter (where m.stays is not true)::int as gone,
-            -- As numeric: float8 would lose tenants for ever, see ojs._front. Where nobody stays,
-            -- tenants that come begin where the last one was: else they would go before those that
-            -- come back. First in, first out nothing brings up to the lowest time tenants that were
-            -- left out.
+            -- As numeric, because float8 would lose tenants for ever (see ojs._front). If no tenant
+            -- stays in the ring, the low becomes the time of the last one: tenants that join at a
+            -- lower low would go before those that come back. First in, first out the low must not
+            -- pass tenants that this call left out (v_but): there ojs._raise_times does not raise
+            -- their times later.
             greatest(v_level.low, coalesce(least(min(m.vtime) filter (where m.stays),
                 (select case when x.cut then v_level.low else x.vtime end from rest x),
                 case when v_only is not null or v_but is not null and v_unit = 'none'
                     then ojs._lowest(v_queue, v_level, array(select m.tenant_id from moved m)) end), max(m.vtime))) as low
+        -- No tenant was served: no row here, so nothing is written, and the state stays null.
         from moved m having count(*) > 0
     ), charged as (
         update ojs.tenant_fairness f
@@ -11773,10 +12088,13 @@ begin
         v_step.state, v_locked, v_revised, v_from
     from held h where h.fits is not false;
     if v_locked is not null then
+        -- The cursors have moved past these jobs. Without the timer a job whose session rolls back
+        -- would never be dealt.
         perform ojs._revisit_later(v_step.locked, v_locked);
         v_step.locked := array(select distinct t from unnest(v_step.locked) t);
     end if;
     if v_revised is not null then
+        -- Delete the ranges that the cursors have passed whole.
         delete from ojs.revisit r using unnest(v_revised, v_from) t(tenant_id, lo)
         cross join lateral ojs._fair(v_queue, v_level.priority, t.tenant_id) f
         where r.queue = v_queue and r.priority = f.job_priority and r.tenant_id = t.tenant_id and r.lo >= t.lo and r.hi <= f.revisit_seq;
@@ -11790,7 +12108,8 @@ CREATE FUNCTION ojs._stop_decisions() RETURNS void
     AS $$
 begin
     perform ojs._fetched_nothing(), ojs._enter_lane();
-    -- Jobs that have not been taken in yet join now, under the settings that held when they committed: as many as others can wait for.
+    -- Jobs that are not folded yet join now, under the settings that held when they committed;
+    -- within 100 ms, because other sessions wait.
     perform ojs._fold_on();
 end;
 $$;
@@ -11835,7 +12154,7 @@ declare
     v_part    float8;
     v_refusal ojs.refusal;
 begin
-    -- In one order, or statements that wait would wait for each other.
+    -- In one order, or statements that wait could wait for each other.
     for v_of in select a.* from unnest(p_from) a order by a.tenant_id, a.queue loop
         loop
             v_held := ojs._gather(v_of, p_want, false, p_wait);
@@ -11852,7 +12171,8 @@ begin
             v_stripe := v_held.stripes[i];
             for k in 1 .. 5 loop
                 continue when v_of.hard[k] is null;
-                -- The last one may go a trifle below zero, so that no rounding makes tokens, and far below of a soft limit.
+                -- The last stripe may go slightly below zero, so that rounding creates no tokens;
+                -- that of a soft limit may go far below.
                 v_part := case when i = cardinality(v_held.stripes) then v_left[k]
                     else greatest(0, least(v_left[k], v_stripe.tokens[k])) end;
                 v_stripe.tokens[k] := v_stripe.tokens[k] - v_part;
@@ -11886,8 +12206,8 @@ begin
                 where s.tenant_id = v_of.tenant_id and s.queue = v_of.queue and s.n = pg_backend_pid() % v_of.stripes
                 order by s.rev desc limit 1 for update skip locked;
             else
-                -- Another session has that one locked, or it has too few tokens. Each session begins at a different one here, too, or all
-                -- sessions would meet at one.
+                -- Another session has the first stripe locked, or it has too few tokens. Sessions
+                -- begin at different stripes here, too, or all would try the same one.
                 select s.ctid as version, s.tokens, s.at into v_one from ojs.stripe s
                 where s.tenant_id = v_of.tenant_id and s.queue = v_of.queue and s.n < v_of.stripes and not exists (
                     select from generate_series(1, 5) k where v_of.hard[k] and p_want[k] > 0
@@ -11902,7 +12222,8 @@ begin
                 continue tries when v_of.hard[k] and p_want[k] > 0 and v_left < 0;
                 v_one.tokens[k] := v_left;
             end loop;
-            -- Another session may have read the clock later; but a clock that was set back stops the growth for a minute at most.
+            -- Another session may have read the clock later, so at does not go back. But if the
+            -- clock is set back, growth stops for a minute at most.
             update ojs.stripe s
             set tokens = v_one.tokens, at = greatest(v_now, least(s.at, v_now + interval '1 minute')), uses = s.uses + 1,
                 rev = s.rev + s.uses % 64 / 63
@@ -11921,10 +12242,11 @@ CREATE FUNCTION ojs._take_in(p_slice ojs.slice, p_uncharged boolean) RETURNS voi
 declare
     v_back record;
 begin
-    -- Settle what attempts took first: that moves the low of levels, and tenants join at the low.
+    -- Charge ended attempts first: that moves the low of levels, and tenants join at the low.
     perform ojs._charge_ends(p_slice) where p_uncharged;
     for v_back in
-        -- Tenants that join together are numbered (ojs._join_at), and their order must not depend on the plan.
+        -- Sorted, because ojs._join_at numbers the tenants that join together, and their order must
+        -- not depend on the plan.
         with came as materialized (
             select c.*, row_number() over (partition by c.queue, c.tenant_id order by c.job_priority desc) as nth
             from ojs._came(p_slice) c order by c.queue, c.tenant_id, c.job_priority desc
@@ -11938,7 +12260,9 @@ begin
                     and f.priority = c.priority and f.tenant_id = c.tenant_id order by f.rev desc limit 1) f on true
                 left join lateral (select l.* from unnest(c.levels) l where l.priority = c.priority) l on true
                 cross join lateral ojs._weight_in(c.queue, c.tenant_id, c.own_weight, c.throttle) w
-                -- Where priorities order a tenant's own jobs only, ojs._take_in_own does the rest, but for tenants that are new.
+                -- In a queue with priority_scope tenant only new tenants join here, with their
+                -- highest priority; ojs._take_in_own does the rest. A tenant in the ring whose new
+                -- jobs lie ahead of its cursor needs nothing.
                 where (not c.own_order or c.nth = 1 and f.spot is null)
                     and ((f.ready or f.at_limit) is not true or c.lo <= f.head or c.lo < f.vtime and c.unit = 'none')
             ) k
@@ -11947,7 +12271,8 @@ begin
             select k.queue, k.priority, k.tenant_id, true, k.joins_at, k.weight, k.job_priority, k.lo - 1
             from known k where k.spot is null
         ), rejoined as (
-            -- By its place: by its key the row would be joined, and a plan that was made while the table was small reads all of it.
+            -- By ctid: with the key it would be a join, and a plan that was made while the table
+            -- was small reads the whole table.
             update ojs.tenant_fairness f set rev = f.rev + 1, ready = f.ready or not k.works, weight = k.weight,
                 vtime = case when k.works then least(f.vtime, k.lo) else k.joins_at end
             from known k where f.ctid = k.spot and (not k.works or k.in_order)
@@ -11966,6 +12291,7 @@ begin
             update ojs.dispatch_state s set rev = s.rev + 1, levels = c.levels, idle_at = ojs._idle_at(c.levels)
             from changed c where s.ctid = c.spot
         )
+        -- Only what lies behind the cursor becomes a range. The cursor will come to the rest.
         select k.queue, k.priority, k.tenant_id, array_agg(r.lo) as los, array_agg(least(r.hi, k.head)) as his, null::int[] as own
         from known k cross join lateral unnest(k.los, k.his) r(lo, hi) where r.lo <= k.head group by k.queue, k.priority, k.tenant_id
         union all
@@ -11978,6 +12304,7 @@ begin
             perform ojs._revisit(v_back.queue, v_back.priority, v_back.tenant_id, v_back.los, v_back.his);
         end if;
     end loop;
+    -- After the tenants have joined: a tenant without a row cannot be charged.
     perform ojs._charge_taken(p_slice) where p_uncharged;
 end;
 $$;
@@ -11986,17 +12313,20 @@ CREATE FUNCTION ojs._take_in_ends(p_slice ojs.slice, p_ruled boolean, p_part boo
     LANGUAGE plpgsql
     AS $$
 declare
-    -- A limit begins with a count of one moment, for which all has to be taken in, and jobs that this transaction has fetched before are
-    -- not of that moment. Until it is counted, a limit allows no jobs.
+    -- A new limit begins with a count at one snapshot. That needs all of the journal, and jobs that
+    -- this transaction has fetched are in no snapshot. Otherwise the count waits for a later fold;
+    -- until then the limit allows no jobs.
     v_begin   boolean := p_ruled and not p_part and not ojs._has_fetched();
     v_first   record;
     v_back    text[];
     v_counts  record;
 begin
     if p_ruled and not v_begin then
+        -- Write the change into the journal again, for a later fold.
         perform ojs._rule_changed(c.tenant_id, c.queue) from ojs._rule_changes(p_slice) c;
     elsif v_begin then
-        -- Counted before anything is taken in: all of that has to be of the moment of the count.
+        -- Count before anything is folded, because the slice has to end at the snapshot of the
+        -- count.
         select * into v_first from ojs._first_counts(p_slice);
         p_slice := v_first.o_slice;
     end if;
@@ -12026,7 +12356,8 @@ begin
         with given as materialized (
             select * from unnest(v_counts.tenants, v_counts.queues, v_counts.jobs, v_counts.busy) g(tenant_id, queue, jobs, busy)
         ), kept as (
-            -- Another session deals jobs that count there: its rows are taken in another time.
+            -- Another session has a count of these locked: write the ends into the journal again,
+            -- for the next fold.
             insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, owed)
             select g.tenant_id, g.queue, 0, 'active', 'active', 0, -g.jobs from given g where g.busy
         )
@@ -12054,6 +12385,7 @@ begin
         perform ojs._begin_limits(v_first);
         v_back := v_back || v_first.o_changed_tenants;
     end if;
+    -- Last, because capacity is asked with the new counts.
     perform ojs._return_to_ring(v_back) where exists (select from ojs.tenant_fairness f where f.at_limit);
     return p_slice;
 end;
@@ -12086,6 +12418,7 @@ begin
             array_agg(r.lo), array_agg(least(r.hi, c.head))) as cursor
         from unnest(c.los, c.his) r(lo, hi) where r.lo <= c.head having count(*) > 0
     ) b on true;
+    -- All new jobs lie ahead of cursors that have work: the cursors will come to them.
     if not v_moves then
         return;
     elsif (v_fair.ready or v_fair.at_limit) is not true then
@@ -12099,7 +12432,7 @@ CREATE FUNCTION ojs._take_long() RETURNS void
     LANGUAGE plpgsql
     AS $$
 begin
-    -- Before PostgreSQL 17 this setting is unknown.
+    -- Before PostgreSQL 17 this setting does not exist.
     if current_setting('transaction_timeout', true) is not null then
         perform set_config('transaction_timeout', '0', true);
     end if;
@@ -12183,7 +12516,9 @@ CREATE FUNCTION ojs._tenant_gauges(p_tenants integer) RETURNS TABLE(tenant_id te
             from ojs.shard s
         ) s
     ), numbers as materialized (
-        -- What is not rolled up yet and has no number is left out: it would be among the others now, and not in two seconds.
+        -- A pair that the roll-up has not seen has no number, and the join below leaves it out.
+        -- Under _other now and under its own name 2 seconds later, it would make a counter of
+        -- _other go back.
         select u.tenant_id, u.queue, sum(u.available) as available, sum(u.active) as active, sum(u.total) as total,
             sum(u.completed) as completed, sum(u.failed) as failed
         from (select t.* from ojs.tally t union all select r.* from ojs._recent() r) u
@@ -12211,6 +12546,14 @@ CREATE FUNCTION ojs._tenant_gauges(p_tenants integer) RETURNS TABLE(tenant_id te
     ) h
     cross join total t
     group by h.tenant_id
+$$;
+
+CREATE FUNCTION ojs._tenant_misspelt(p_meta jsonb) RETURNS ojs.violation
+    LANGUAGE sql IMMUTABLE
+    AS $$
+    select row('OJ400', 'meta.' || k, format('meta.%s is not known; meta.tenant_id is probably meant', k))::ojs.violation
+    from jsonb_object_keys(p_meta) k
+    where k <> 'tenant_id' and ojs._job_aliases() ->> ojs._plain_name(k) = 'meta.tenant_id' limit 1
 $$;
 
 CREATE FUNCTION ojs._tenant_refusal(p_own text, p_tenant text) RETURNS ojs.refusal
@@ -12250,14 +12593,16 @@ begin
     end if;
     perform ojs._stop_decisions();
     foreach v_one in array v_ended || v_noisy loop
-        -- A login that stays in its transaction keeps the count of its tenant to itself, and would get no second job meanwhile.
+        -- A login that stays in its transaction keeps its tenant's count locked. With a limit, the
+        -- tenant would get no second job meanwhile, so lower the weight.
         v_does := case when v_watch.action = 'concurrency' and exists (select from ojs.tenant_role r where r.tenant_id = v_one)
             then 'weight' else v_watch.action end;
-        -- Somebody who configures it keeps nobody waiting: it comes with a later tick.
+        -- If another session is configuring the tenant, a later tick throttles it: decisions must
+        -- not wait for that session.
         continue when not ojs._free_to_throttle(v_one);
         if v_one = any (v_ended) then
             perform ojs._end_throttle(v_one);
-            -- Whether it is throttled again is decided by what it does from now on.
+            -- What the tenant did before does not count: only a later check may throttle it again.
             delete from ojs.neighbour n where n.tenant_id = v_one;
         else
             perform ojs._begin_throttle(v_one, (select min(n.signal) from ojs.neighbour n where n.tenant_id = v_one) || '_exceeded',
@@ -12302,7 +12647,8 @@ begin
     if exists (select from ojs.replay_rule r where not r.caught_up) then
         perform ojs._catch_up_replays();
     end if;
-    -- The last one of a starved queue counts those before it, and a metric that counts them must not go back.
+    -- The last notice of a starved queue has the number of those before it, which a metric reports
+    -- and which must not go back. So it is kept.
     delete from ojs.notice n where n.at < v_old and n.ended_at < v_old
         and (n.type <> 'scheduling.queue_starved' or n.ended_at < v_old - interval '30 days' or exists (
             select from ojs.notice m where m.type = n.type and m.subject = n.subject and m.nth > n.nth));
@@ -12361,6 +12707,8 @@ begin
             row('OJ400', 'scheduled_at', 'scheduled_at must be a time between the years 1 and 9999')::ojs.violation
         when not ojs._storable_time(p_expires_at) then
             row('OJ400', 'expires_at', 'expires_at must be a time between the years 1 and 9999')::ojs.violation
+        when p_expires_at <= p_scheduled_at then
+            row('OJ400', 'expires_at', 'expires_at must be later than scheduled_at: the job would expire before it is due')::ojs.violation
         when p_timeout_ms < 0 then row('OJ400', 'timeout_ms', 'timeout_ms must not be negative')::ojs.violation
         when not ojs._lease_length(p_visibility_timeout_ms) then
             row('OJ400', 'visibility_timeout_ms', 'visibility_timeout_ms must be between 1000 and 604800000')::ojs.violation
@@ -12457,6 +12805,8 @@ declare
     v_now timestamptz := ojs.now();
 begin
     loop
+        -- Raising one time may bring another tenant with a time that is too low to the front:
+        -- repeat.
         with behind as materialized (
             select d.spot, min(d.seq) as seq from ojs._due(p_queue, p_level.priority, p_level.low, p_count,
                 p_ask.tenants, p_ask.except_tenants, false, false, null::ojs.uncounted, 'none', v_now) d
@@ -12481,7 +12831,8 @@ declare
 begin
     perform ojs._restore_dead(p_tenants, p_ids);
 exception when lock_not_available or unique_violation then
-    -- A producer is using one of the ids again, and its transaction may stay open: only its tenant must wait for it.
+    -- An open transaction of a producer uses one of the ids again. Only the jobs of that tenant
+    -- must wait for it: try each tenant by itself.
     for v_of in select a.tenant_id, array_agg(a.id) as ids from unnest(p_ids, p_tenants) a(id, tenant_id) group by a.tenant_id loop
         begin
             perform ojs._restore_dead(array_fill(v_of.tenant_id, array[cardinality(v_of.ids)]), v_of.ids);
@@ -12529,11 +12880,13 @@ declare
     v_old ojs.tenant;
     v_new ojs.tenant;
 begin
-    -- Before the lane, because a session that has one of these rows locked would keep decisions waiting.
+    -- Before the lane, because a session that has one of these rows locked would make decisions
+    -- wait.
     delete from ojs.tenant_role r where r.tenant_id = p_tenant;
     delete from ojs.cron_run r where r.tenant_id = p_tenant;
     delete from ojs.tenant_tier t where t.tenant_id = p_tenant;
-    -- The tick would wait for the rows of limits in the midst of a roll-up.
+    -- Before its limits are deleted, keep the tick out: it would wait for these rows in the middle
+    -- of a roll-up.
     perform ojs._alone_with_tally() where exists (select from ojs.quota q where q.tenant_id = p_tenant);
     delete from ojs.quota q where q.tenant_id = p_tenant;
     perform ojs._allow(p_tenant, a.queue) from (select a.queue from ojs.allowance a where a.tenant_id = p_tenant offset 0) a;
@@ -12548,7 +12901,7 @@ begin
     from (select r.queue from ojs.rule r where r.tenant_id = p_tenant offset 0) r;
     perform ojs._stop_decisions();
     perform ojs._end_throttle(p_tenant);
-    -- The row stays until the tenant's pause is over, which it says.
+    -- The row stays until the tenant's pause is over; _depart ends it.
     update ojs.tenant t set weight = null, priority_boost = 0, max_priority = 100, over_priority = 'refuse', created_at = null
     where t.tenant_id = p_tenant returning * into v_new;
     if v_old.weight is not null or v_old.priority_boost <> 0 then
@@ -12687,7 +13040,7 @@ begin
     select p.partition, p.from_at, ojs._cut_lead(p.partition) as lead into v_last from ojs.job_partitions p where p.hi is null;
     v_at := case when v_last.from_at > p_now then v_last.from_at + p_plan.period else p_now + 1.5 * p_plan.lead end;
     if v_last.lead > '0' or ojs._has_later(v_last.partition, ojs._id_at(v_at)) then
-        -- Where no client's ids can be, and with hours to prepare it, or to give it up.
+        -- A time that no client's ids reach yet, with hours to prepare the cut or to give it up.
         v_at := greatest(v_at, p_now + interval '1 day' + 1.5 * greatest(p_plan.lead, v_last.lead));
     end if;
     return ojs.cut_partition(v_at);
@@ -12700,7 +13053,8 @@ CREATE FUNCTION ojs._upkeep_drop(p_plan ojs._upkeep_plan, p_now timestamp with t
 declare
     v_due_at timestamptz := (select s.due_at from ojs.upkeep_status s where s.task = 'drop');
 begin
-    -- At first only what keeps few jobs, which move in a moment; after a while of waiting in vain also what keeps more.
+    -- At first drop only partitions with few jobs to keep, which move at once. After a lead of
+    -- waiting, also those with up to 10000.
     return ojs.drop_finished(p_now - coalesce(p_plan.retention, interval '36500 days'),
         case when v_due_at > p_now - p_plan.lead then 1000 else 10000 end);
 end;
@@ -12744,7 +13098,8 @@ begin
         from ojs._changes(p_from, v_to) c cross join lateral ojs._quotas_for(c.tenant_id, c.queue) q
         group by q.tenant_id, q.queue, q.resource
     ) u
-    -- A job that came and went has changed no count. Its token is gone nevertheless.
+    -- due also where jobs came and went in between: the count is unchanged, but their tokens are
+    -- gone.
     where q.tenant_id = u.tenant_id and q.queue = u.queue and q.resource = u.resource;
 end;
 $$;
@@ -12787,14 +13142,15 @@ declare
     c_without     constant interval := interval '10 seconds';
     v_holder      xid;
 begin
-    -- A session that waited in vain does not wait again for a while: another session works in its transaction while it holds the lane, and
-    -- each FETCH would pay the whole patience.
+    -- After a wait in vain the session does not wait for 10 seconds: a session that works in its
+    -- transaction holds the lane, and each FETCH would wait the whole 100 ms.
     if not p_needed and nullif(current_setting('ojs.lane_busy_until', true), '')::timestamptz > clock_timestamp() then
         return false;
     end if;
-    -- FOR UPDATE writes the transaction that locks the row into xmax.
+    -- PostgreSQL writes the id of the transaction that locks a row into its xmax.
     v_holder := (select l.xmax from ojs.lane l where l.lane = 0);
-    -- If another transaction has the lane now, decisions go on, and this session is only in line for one.
+    -- If a different transaction has the lane after the first wait, sessions pass the lane on, and
+    -- a longer wait will succeed.
     if ojs._enter_lane(c_patience_ms)
             or v_holder <> (select l.xmax from ojs.lane l where l.lane = 0) and ojs._enter_lane(c_in_line_ms) then
         return true;
@@ -12874,7 +13230,8 @@ begin
     loop
         v_level := case when v_quota.used_up >= 1 + (v_quota.soft and v_quota.period is null)::int * 1e-9 then 2
             when v_quota.used_up >= v_quota.warn_from then 1
-            -- What goes up and down about the threshold is told once.
+            -- A limit whose use varies about the threshold causes one event: the level falls only
+            -- below nine tenths of it.
             when v_quota.used_up >= v_quota.warn_from * 0.9 then least(v_quota.warned, 1) else 0 end;
         continue when v_level = v_quota.warned;
         update ojs.quota q set warned = v_level, warned_at = case when v_level > 0 then coalesce(q.warned_at, p_now) end
@@ -13001,7 +13358,8 @@ CREATE FUNCTION ojs._weight_in(p_queue text, p_tenant text, p_own numeric, p_thr
         left join lateral (
             select case when w.tenant_id = '' then coalesce(p_own, w.weight) else w.weight end as weight, w.tenant_id
             from ojs.queue_weight w
-            -- Asked once by a whole query. Looks into an empty index would be a fifth of what it costs to take a tenant in.
+            -- Evaluated once for a whole query. Lookups in an empty index would be a fifth of what
+            -- it costs to fold in a tenant.
             where exists (select from ojs.queue_weight)
                 and w.queue in (p_queue, '') and w.tenant_id in ('*', p_tenant, 'tenant:' || p_tenant, '')
             order by w.tenant_id = '', w.queue = '', w.tenant_id <> '*', w.tenant_id <> p_tenant limit 1) w on true) n
@@ -13100,7 +13458,8 @@ begin
     values (p_job.tenant_id, p_job.queue, p_job.priority, p_from, 'available', 1, p_job.seq, p_job.seq);
     perform ojs._notify(array[p_job.queue]);
     if p_job.expires_at is not null then
-        -- A reminder that came during an attempt was dropped; without another one, nobody would end a job that expired meanwhile.
+        -- The tick dropped a timer that was due during the attempt. Without a new one, a job that
+        -- has expired meanwhile would never be discarded.
         insert into ojs.timer (due_at, kind, tenant_ids, ids) values (p_job.expires_at, 'expiry', array[p_job.tenant_id], array[p_job.id]);
     end if;
 end;
@@ -13131,7 +13490,7 @@ begin
     end if;
     select * into v_worker from ojs.worker w where w.tenant_id = coalesce(p_tenant, '') and w.worker_id = p_worker_id;
     if not found and p_tenant is null then
-        -- None that serves all tenants; then the only one of that name.
+        -- No worker of that name serves all tenants; take the only one of that name.
         v_tenants := array(select w.tenant_id from ojs.worker w where w.worker_id = p_worker_id limit 2);
         if cardinality(v_tenants) > 1 then
             perform ojs._raise('OJ411', format('worker %s exists in more than one tenant', p_worker_id),
@@ -13223,17 +13582,20 @@ begin
         v_tenant := ojs._session_tenant(p_tenant);
     end if;
     loop
-        -- Conditions like "p_lease is null or ..." would make plans for known parameters look cheaper than the generic one, and PostgreSQL
-        -- would plan every call anew.
+        -- The conditions are written so that one generic plan serves all calls. With "p_lease is
+        -- null or ..." the plan for known parameters would look cheaper, and PostgreSQL would plan
+        -- every call anew.
         update ojs.job j
         set state = 'completed', finished_at = ojs.now(), lease = null, lease_expires_at = null, result = v_result
         where j.id = p_id and (j.tenant_id = v_tenant) is not false and ojs._holds(j.state, j.lease, j.worker_id, p_lease, p_worker_id)
-          -- A lease tells the job by itself, because no two jobs have the same. Without one, an id that two tenants use is refused.
+          -- A lease identifies the job, because no two jobs have the same one. Without a lease, an
+          -- id that two tenants use is refused.
           and (j.tenant_id = v_tenant or j.lease = p_lease
               or not exists (select from ojs.job k where k.id = p_id and k.tenant_id <> j.tenant_id))
         returning * into v_job;
         exit when found;
-        -- This raises why the job cannot be completed. If it can by now, because the row has changed since, the loop tries again.
+        -- Raise why the job cannot be completed. If it can be by now, because the row has changed
+        -- since, the loop tries again.
         perform ojs._check_hold('acknowledge', ojs._job_for(p_id, v_tenant), p_lease, p_worker_id);
     end loop;
     insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, unfenced, at, pool)
@@ -13271,7 +13633,8 @@ begin
     end if;
     return query
     with held as materialized (
-        -- Locks are taken in the order of the ids, so that two calls cannot lock each other out.
+        -- Locks are taken in the order of the ids, so that two calls for the same jobs do not each
+        -- get a part of them.
         select g.n, g.lease is null and g.worker_id is null as unfenced, g.result, j.id, j.place
         from (
             select a.id, a.n, a.lease, a.result, a.worker_id, coalesce(v_own, a.tenant) as tenant
@@ -13455,6 +13818,8 @@ begin
         unsupported = coalesce(p_unsupported, s.unsupported)
     returning * into v_settings;
     if p_retention is not null then
+        -- Servers sleep for up to a minute between calls of ojs.upkeep; a new retention acts at
+        -- once.
         perform pg_notify('ojs_wake', 'upkeep');
     end if;
     perform ojs._arm_barred() where p_unknown_tenants is not null;
@@ -13504,6 +13869,7 @@ begin
     set dead_letter_max_age = coalesce(p_max_age, s.dead_letter_max_age),
         dead_letter_max_count = coalesce(p_max_count, s.dead_letter_max_count)
     returning * into v_settings;
+    -- A new round begins at the next tick, with the first tenant: a stricter bound acts at once.
     update ojs.dead_letter_mark m set next_at = '-infinity', tenant_id = '';
     return v_settings;
 end;
@@ -13529,7 +13895,7 @@ begin
         from jsonb_each(v_limits - 'max_concurrency') l order by l.key;
         perform ojs._give_room(ojs.now());
     end if;
-    -- This comes last, because from here on decisions wait.
+    -- By ojs.limit_concurrency, because decisions read of a change of this limit in ojs.journal.
     if v_limits ? 'max_concurrency' then
         perform ojs.limit_concurrency((v_limits #>> '{max_concurrency,limit}')::int, p_tenant, v_queue, p_reason);
     end if;
@@ -13557,13 +13923,16 @@ declare
     v_new ojs.pool;
 begin
     if current_setting('transaction_isolation') <> 'read committed' then
-        -- Else the transaction would not see which queues others have isolated meanwhile.
+        -- In another isolation level the transaction would not see which queues other sessions have
+        -- isolated since it began.
         perform ojs._raise('OJ408', 'pools are configured in transactions of isolation level read committed',
             '{"field": "transaction_isolation"}');
     end if;
     perform ojs._check_pool_name(p_pool, true);
     v_new := ojs._read_pool(p_pool, p_config::jsonb);
     perform ojs._stop_decisions();
+    -- Under the lane: otherwise two calls could isolate the same queue, each without seeing the
+    -- other one.
     perform ojs._check_isolated(v_new);
     select * into v_old from ojs.pool p where p.name = p_pool;
     insert into ojs.pool as p (name, queues, max_concurrency, strategy, weights, isolated, tenants, rotation_interval, min_dispatch_ratio)
@@ -13619,13 +13988,13 @@ declare
     v_given     jsonb := p_config::jsonb;
     v_queue     ojs.queue;
     v_retention interval;
-    -- Tenants may read the configuration of a queue, and are not to see each other's weights.
+    -- Tenants may read the configuration of a queue, and must not see the weights of other tenants.
     v_config    jsonb;
 begin
     perform ojs._check_queue_config(v_given);
     v_config := v_given #- '{tenant_fairness, weights}';
     perform ojs._alone_with_queues();
-    -- Asked before that, two calls at once would both find the queue new. 
+    -- Asked before the lock, two calls at once would both find the queue new.
     if p_new and exists (select from ojs.queue q where q.queue = p_queue and q.updated_at is not null) then
         perform ojs._raise('OJ410', format('queue %s is configured already', p_queue), '{"field": "queue"}',
             'Change it without p_new.');
@@ -13675,6 +14044,8 @@ begin
         return false;
     end if;
     perform ojs._alone_with_queues();
+    -- Under the lock: of several servers that start at once, the first applies the entry and the
+    -- others see that it is applied.
     if p_authoritative is not true and exists (
             select from ojs.static_config c where c.kind = p_kind and c.name = p_name and c.config = v_config) then
         return false;
@@ -13791,7 +14162,8 @@ begin
     on conflict (name) do update set config = excluded.config, fields = excluded.fields, reason = excluded.reason;
     perform ojs._audit(null, 'tier', p_tier, case when v_old.name is null then 'created' else 'changed' end, v_old.fields, v_fields,
         p_reason);
-    -- What has not changed may have been set otherwise for one tenant, which keeps that.
+    -- Copy only changed fields: one that has not changed may have been set to another value for one
+    -- tenant, which keeps it.
     select jsonb_object_agg(f.key, f.value) into v_changed from jsonb_each(v_fields) f
     where f.value is distinct from v_old.fields -> f.key;
     update ojs.tenant_tier t set due = coalesce(t.due, '{}') || v_changed where t.tier = p_tier and v_changed is not null;
@@ -13831,7 +14203,7 @@ CREATE FUNCTION ojs.create_api_key(p_tenant text, p_scopes text[], p_name text D
     SET enable_partition_pruning TO 'off'
     AS $_$
 declare
-    -- Each of the two has 122 random bits.
+    -- Each of the two UUIDs has 122 random bits.
     v_secret text := 'ojs_' || replace(gen_random_uuid()::text || gen_random_uuid()::text, '-', '');
     v_id     uuid;
 begin
@@ -13840,7 +14212,7 @@ begin
     elsif (cardinality(p_scopes) > 0 and p_scopes <@ '{produce,work,read,admin}') is not true then
         perform ojs._raise('OJ422', 'scopes must be one or more of produce, work, read, admin', '{"field": "scopes"}');
     elsif p_tenant is null and not 'admin' = any (p_scopes) then
-        -- Otherwise a call that forgets the tenant would make a key for all of them.
+        -- Otherwise a call that forgets the tenant would make a key for all tenants.
         perform ojs._raise('OJ422', 'a key of no tenant is an operator''s and needs the scope admin', '{"field": "tenant"}');
     elsif exists (select from unnest(p_queues) q where ojs._queue_name(q) is not true) or cardinality(p_queues) not between 1 and 100 then
         perform ojs._raise('OJ400', 'queues must be at most 100 names of queues', '{"field": "queues"}');
@@ -13875,8 +14247,9 @@ begin
         perform ojs._raise('OJ400', 'connections must be at least 1', '{"field": "connections"}');
     end if;
     if not exists (select from pg_roles where rolname = p_role) then
-        -- Without bounds one tenant takes all connections there are, keeps processors busy with a query nobody waits for, or keeps vacuum
-        -- from all tables with a transaction it has forgotten.
+        -- Without these bounds one tenant could take all connections, keep processors busy with a
+        -- query whose result is not read, or keep vacuum from all tables with a forgotten
+        -- transaction.
         execute format('create role %I login connection limit %s', p_role, coalesce(p_connections, 20));
         execute format('alter role %I set statement_timeout = %L', p_role, '30s');
         execute format('alter role %I set idle_in_transaction_session_timeout = %L', p_role, '5min');
@@ -13932,6 +14305,7 @@ begin
         return 'done';
     end if;
     lock table ojs.cut in share row exclusive mode;
+    -- The partitions are read under the lock of ojs.cut: only one session at a time changes them.
     select p.partition, p.lo, ojs._cut_lead(p.partition) as lead into v_last from ojs.job_partitions p where p.hi is null;
     if v_id <= v_last.lo then
         perform ojs._raise('OJ409', format('%s begins later than that', v_last.partition), '{"field": "at"}');
@@ -13940,7 +14314,9 @@ begin
     if v_cut.cut_at <> v_at then
         return case when ojs._cut_undo() then 'again: another cut was being prepared' else ojs._in_use() end;
     end if;
-    -- A few move along, or a client could hold up the cut with one id from the future. But no constraint could be validated with them.
+    -- Up to 10000 later jobs move into the new partition; otherwise a client could stop the cut
+    -- with one id from the future. A cut with a constraint allows none: the constraint could not be
+    -- validated.
     perform ojs._refuse_later(v_last.partition, v_id, case when v_last.lead = '0' and v_cut.cut_at is null then 10000 else 0 end);
     if ojs._held_long(array['ojs.job', format('ojs.%I', v_last.partition)]::regclass[]::oid[]) then
         return ojs._in_use();
@@ -14046,7 +14422,8 @@ begin
         order by d.at desc, d.tenant_id desc, d.id desc
     loop
         if p_max_bytes is not null then
-            -- Only what may be wide: a thousand times the rest is less than a megabyte.
+            -- Count only the columns that may be large: the rest of a thousand jobs is less than a
+            -- megabyte.
             v_bytes := v_bytes + octet_length(concat(
                 v_job.args, v_job.meta, v_job.errors, v_job.result, v_job.options, v_job.extra, v_job.retry, v_job.tags));
             exit when v_bytes > p_max_bytes and not v_first;
@@ -14065,7 +14442,8 @@ CREATE FUNCTION ojs.delete_cron(p_name text, p_tenant text DEFAULT NULL::text) R
 declare
     v_cron ojs.cron := ojs._cron_for(p_name, ojs._session_tenant(p_tenant), true);
 begin
-    -- The tick would never look at them again.
+    -- Only the tick makes waiting jobs available, by the cron job's row. Without the row they would
+    -- stay pending for ever.
     perform ojs.activate(j.id, j.tenant_id)
     from unnest(ojs._cron_open(v_cron)) o(id)
     cross join lateral (
@@ -14265,7 +14643,7 @@ declare
     v_tenant  text := ojs._session_tenant(p_tenant);
     v_workers ojs.worker[];
 begin
-    -- In the order of the key, so that two calls cannot lock each other out.
+    -- In the order of the key: otherwise two calls could deadlock.
     v_workers := array(
         select w from ojs.worker w
         where (w.tenant_id = v_tenant) is not false
@@ -14283,7 +14661,8 @@ CREATE FUNCTION ojs.doctor(p_max_conns integer DEFAULT NULL::integer, p_servers 
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
-    -- Where the groups are missing, as after a restore, to ask for the members of one is an error.
+    -- If a group is missing, as after a restore, asking for its members is an error. So report only
+    -- that.
     if exists (select from unnest('{ojs_owner,ojs_service,ojs_operator,ojs_producer,ojs_worker,ojs_tenant}'::text[]) g
             where to_regrole(g) is null) then
         return query select * from ojs._doctor_privileges();
@@ -14328,8 +14707,9 @@ begin
     if p_keep is null or p_keep not between 0 and 10000 then
         perform ojs._raise('OJ400', 'keep must be an integer between 0 and 10000', '{"field": "keep"}');
     end if;
+    -- From here on no other session cuts or drops partitions.
     lock table ojs.cut in share row exclusive mode;
-    -- What an earlier call has taken out.
+    -- First drop a partition that an earlier call has taken out.
     v_name := (select min(d) from ojs._detached_partitions() d);
     if v_name is not null then
         perform ojs._move_latecomers(v_name, p_before);
@@ -14341,7 +14721,8 @@ begin
     if v_until is null then
         return 'done';
     end if;
-    -- Dead letters stay when their partition goes, and there may be many.
+    -- Dead letters stay when their partition is dropped, and there may be many: move up to 1000 per
+    -- call.
     if ojs._put_aside(ojs._id_at(v_until)) > 0 then
         return 'again: put dead letters aside';
     end if;
@@ -14387,7 +14768,8 @@ declare
     v_args   json := p_args::json;
     v_made   record;
 begin
-    -- PostgreSQL prepares each expression anew in every transaction. An ordinary job takes this branch, which has few of them.
+    -- An ordinary job takes this branch. It has few expressions, because PostgreSQL prepares each
+    -- one anew in every transaction.
     if num_nonnulls(p_tags, p_retry, p_options, p_extra, p_scheduled_at, p_expires_at, p_timeout_ms, p_visibility_timeout_ms, p_id,
             p_max_attempts) = 0 and not p_pending and ojs._bare_job(v_tenant, p_type, p_queue, p_priority, v_args, p_meta::jsonb) then
         with made as (
@@ -14432,7 +14814,8 @@ begin
     if p_args is null or cardinality(p_args) not between 1 and 10000 or array_ndims(p_args) <> 1 then
         perform ojs._raise('OJ400', 'args must hold between 1 and 10000 arrays, one for each job', '{"field": "args"}');
     end if;
-    -- Below, null in a list stands for the default. Here a null is one parameter for all jobs and a mistake, which this check raises.
+    -- In the lists below a null stands for the default. As a parameter of this function a null is a
+    -- mistake, which this check raises.
     perform ojs._check_job(v_tenant, null, p_type, p_queue, p_priority, ojs._attempts(p_max_attempts, v_retry), p_scheduled_at,
         p_expires_at, p_timeout_ms, p_visibility_timeout_ms, p_tags, '[]', v_meta, v_retry, null, null);
     v_jobs.types := array_fill(p_type, v_n);
@@ -14553,7 +14936,7 @@ begin
     v_known.tenant_id := coalesce(v_tenant, v_jobs #>> '{0,tenant}', v_jobs #>> '{0,tenant_id}', v_jobs #>> '{0,meta,tenant_id}',
         ojs._default_tenant());
     if v_fingerprint is null or ojs._tenant_valid(v_known.tenant_id) is not true then
-        -- ojs.enqueue_many raises what is wrong with such jobs or such a tenant.
+        -- The jobs or the tenant are wrong: ojs.enqueue_many raises why.
         perform ojs.enqueue_many(v_jobs, v_tenant);
     end if;
     insert into ojs.idempotency as i (tenant_id, key, fingerprint, expires_at)
@@ -14593,7 +14976,8 @@ begin
     if (cardinality(p_types) between 1 and 10000) is not true then
         perform ojs._raise('OJ400', 'there must be between 1 and 10000 jobs', '{"field": "types"}');
     elsif num_nonnulls(p_scheduled_at, p_expires_at) > 0 then
-        -- PostgreSQL itself refuses the 30th of February, and would do so in the middle of ojs._insert_jobs, and show all of it.
+        -- Convert the times here: for the 30th of February PostgreSQL raises an error, which in
+        -- ojs._insert_jobs would show that whole statement.
         perform ojs._when(t, ojs.now()) from unnest(p_scheduled_at || p_expires_at) t;
     end if;
     return query
@@ -14680,11 +15064,13 @@ begin
         v_says.tenant_ahead := v_stands.tenant_ahead;
         v_says.higher_ahead := v_stands.higher_ahead;
         v_says.dispatches_ahead := v_stands.dispatches_ahead;
-        -- What goes to workers of a tenant's own counts as ahead, though others never come to it.
+        -- Jobs of tenants with an isolated pool of their own count as ahead, although other workers
+        -- never get them. So the number is an estimate.
         v_says.certainty := case when v_stands.certainty = 'exact'
             and exists (select from ojs.pool p where p.isolated and p.tenants is not null) then 'estimate' else v_stands.certainty end;
         v_says.held_by := v_says.held_by || ojs._held_by_limits(v_job, v_tenant is null) || ojs._held_by_pools(v_job, v_tenant is null);
-        -- Which queues have work says what others do.
+        -- Which queues have work would tell a tenant about other tenants, so only operators learn
+        -- it.
         if v_tenant is null then
             v_says.held_by := v_says.held_by || ojs._held_by_rotation(v_job.queue);
         end if;
@@ -14754,8 +15140,9 @@ declare
     v_needed boolean := false;
     v_cold boolean := v_ask.count > 0 and current_setting('ojs.prepared', true) is distinct from 'on';
 begin
-    -- A session plans its statements when it first comes to them. Under the lane all others would
-    -- wait for that, so a new session first goes through them with nothing to do.
+    -- A session plans its statements when it first executes them, and all other sessions would wait
+    -- for that if it held the lane. So a new session first executes them with nothing to do (round
+    -- 1).
     if v_cold then
         perform ojs._prepare(v_ask);
     end if;
@@ -14764,7 +15151,8 @@ begin
             v_done := ojs._nothing();
         else
             if v_ask.no_lane or not ojs._enter_lane(-1) then
-                -- Only decisions hand out jobs of a queue, and to a pool, that has a max_concurrency.
+                -- Without the lane this call gets no jobs of a queue or for a pool with a
+                -- max_concurrency.
                 v_needed := (v_ask.pool_limited is true or exists (select from ojs.rule r
                     where r.tenant_id = '' and r.queue = any (v_ask.queues) and r.most is not null)) and ojs.current_tenant() is null;
                 if not v_ask.no_lane then
@@ -14779,16 +15167,17 @@ begin
                 exit when v_ask.count = 0;
             end if;
             v_done := case when v_ask.no_lane then ojs._fetch_without_lane(v_ask, v_ask.count) else ojs._decide(v_ask, v_ask.count) end;
-            -- A call that gets the lane may find more: ask again.
+            -- With the lane the next call may find more: answer that it should ask again.
             v_done.cut := v_done.cut or v_needed and v_ask.no_lane;
             exit when v_done.ids = '{}';
             v_base := nextval('ojs.decision_seq') * 10000 - 1;
         end if;
-        -- Not before: the call may have waited, and jobs may have come or come back meanwhile.
+        -- Read the time only now: the call may have waited for the lane, and leases begin at this
+        -- time.
         v_now := ojs.now();
-        -- A statement of its own: it sees the versions of the jobs that were locked, also where another
-        -- session changed a job just before. The rows go to the caller from here, and through no other
-        -- function.
+        -- A statement of its own, so that it sees the versions of the jobs that were locked, also
+        -- where another session changed a job just before. The rows go to the caller from here, and
+        -- through no other function.
         return query
         with given as materialized (
             select g.id, g.place, g.charged, g.n, coalesce(v_ask.requests[r.at], r.at) as request,
@@ -14804,7 +15193,8 @@ begin
             where j.ctid = g.place and j.id = g.id and j.state = 'available'
             returning g.n, g.request, j.*
         ), leased as (
-            -- Rows of at most 128 jobs, so that they need not be compressed or put aside; in each the turns follow one another.
+            -- At most 128 jobs in a row, so that PostgreSQL need not compress or move its lists.
+            -- The jobs of a row follow one another in the order of decisions.
             insert into ojs.lease (due_at, queue, priority, jobs, ids, tenants, waits, turn, at, pool)
             select t.lease_expires_at, t.queue, t.priority, count(*), array_agg(t.id), array_agg(t.tenant_id),
                 array_agg(greatest(ojs._seconds(v_now - t.enqueued_at), 0)), v_base + min(t.n), v_now, v_ask.pool
@@ -14864,12 +15254,13 @@ CREATE FUNCTION ojs.help() RETURNS TABLE(purpose text, call text, does text)
         (10, 'look and keep', '{help, events, doctor, now, tick, upkeep, rebuild, cut_partition, drop_finished}')
     ) h(place, purpose, names)
     cross join lateral unnest(h.names) with ordinality u(name, n)
-    -- Of functions that differ in the types of their JSON only, the first one has the whole comment.
+    -- If functions differ only in the types of their JSON, only the first one has the whole
+    -- comment.
     join lateral (
         select p.oid, p.proname from pg_proc p where p.pronamespace = 'ojs'::regnamespace and p.proname = u.name order by p.oid limit 1
     ) p on true
     cross join lateral (
-        -- The first clause of the comment, without what stands in brackets.
+        -- The first clause of the comment, without parentheses.
         select regexp_replace(regexp_replace(replace(obj_description(p.oid, 'pg_proc'), E'\n', ' '), ' [(][^)]*[)]', '', 'g'),
             '[.:;]( .*)?$', '') as line) c
     where has_function_privilege(p.oid, 'execute')
@@ -14956,7 +15347,8 @@ CREATE FUNCTION ojs.hold_dispatch() RETURNS ojs.dispatch
     SET enable_partition_pruning TO 'off'
     AS $$
 begin
-    -- Nobody must hold the lane and wait for who is changing the settings.
+    -- Settings first, then the lane: the other way round, decisions would wait while this call
+    -- waits for a session that changes settings.
     perform from ojs.settings s for no key update;
     perform ojs._enter_lane();
     update ojs.settings s set held_at = ojs.now() where s.held_at is null;
@@ -15200,7 +15592,7 @@ begin
     if ojs._few_jobs(ojs._session_tenant(p_tenant)) then
         return null;
     end if;
-    -- The time in it alone: the id is perhaps another tenant's.
+    -- Return only the time of the id, because the id may be another tenant's.
     return (
         select ojs._id_at(ojs._id_time(j.id)) from (
             select j.id from ojs.job j where j.id < v_before order by j.id desc offset c_most - 1 limit 1) j);
@@ -15319,7 +15711,7 @@ CREATE FUNCTION ojs.note_refusals(p_tenants text[], p_queues text[], p_resources
 declare
     v_of record;
 begin
-    -- One by one, so that two servers lock the rows of ojs.refused and ojs.notice in one order.
+    -- One row at a time and in one order, so that two servers do not wait for each other.
     for v_of in
         select u.tenant_id, u.queue, u.resource, sum(u.requests)::bigint as requests
         from unnest(p_tenants, p_queues, p_resources, p_requests) u(tenant_id, queue, resource, requests)
@@ -15374,7 +15766,8 @@ CREATE FUNCTION ojs.plan_cron(p_id uuid, p_rev bigint, p_upcoming timestamp with
     SET enable_partition_pruning TO 'off'
     AS $$
 begin
-    -- A transaction that stays open with one cron job would keep the session that plans waiting, and with it all others that want a plan.
+    -- Without skip locked, one transaction that stays open after it changed a cron job would stop
+    -- the server that plans, and with it all other cron jobs that need times.
     perform from ojs.cron c where c.id = p_id and c.rev = p_rev for update skip locked;
     if not found then
         return;
@@ -15519,13 +15912,15 @@ declare
     v_next xid8 := pg_snapshot_xmax(pg_current_snapshot());
 begin
     perform ojs._fetched_nothing();
-    -- All limits are counted anew. A session that is changing a limit is waited for now, while dispatch goes on.
+    -- All limits are counted anew. A session that changes a limit is waited for before the lane is
+    -- taken, while dispatch goes on.
     perform from ojs.rule r for update;
     perform ojs._enter_lane(), ojs._notice_copy();
-    -- A rebuild of many tenants may take longer than ten seconds.
+    -- A rebuild of many tenants may take longer than 10 seconds.
     perform ojs._take_long();
     if (select ojs._foreign(f.snapshot) from ojs._folded() f) then
-        -- Else rows of the other cluster would be new once more when the ids of transactions here come to theirs.
+        -- Give these rows a low transaction id. Otherwise they would count as new once more when
+        -- transaction ids here reach theirs.
         update ojs.journal j set xid = '3' where j.xid >= v_next;
         update ojs.release r set xid = '3' where r.xid >= v_next;
         update ojs.lease l set xid = '3' where l.xid >= v_next;
@@ -15534,8 +15929,8 @@ begin
     delete from ojs.revisit;
     delete from ojs.dispatch_state;
     delete from ojs.tenant_fairness;
-    -- The recursion looks up the first job of each tenant, queue and priority in the index, however many jobs there are. Decisions then
-    -- move the cursors past jobs that have ended.
+    -- The recursion reads the first job of each tenant, queue and priority from the index, however
+    -- many jobs there are. Decisions then move the cursors past jobs that have ended.
     with recursive shard as (
         (select j.queue, j.priority, j.tenant_id, j.seq from ojs.job j where j.seq is not null
         order by j.queue, j.priority, j.tenant_id, j.seq limit 1)
@@ -15608,7 +16003,7 @@ begin
     if p_lease is null then
         perform ojs._raise('OJ400', 'lease is required', '{"field": "lease"}');
     end if;
-    -- Where two tenants use the same id, the lease tells whose job is meant.
+    -- If two tenants use the same id, the lease says which job is meant.
     v_old := ojs._held_job(p_id, coalesce(ojs._session_tenant(null),
         (select j.tenant_id from ojs.job j where j.id = p_id and j.lease = p_lease)), p_lease, null, 'release');
     update ojs.job j
@@ -15641,7 +16036,8 @@ begin
         perform ojs._raise('OJ400', 'ids and leases must be of one length, and name at most 10000 jobs', '{"field": "ids"}');
     end if;
     with held as materialized (
-        -- Locks are taken in the order of the ids, so that two calls cannot lock each other out.
+        -- Locks are taken in the order of the ids, so that two calls for the same jobs do not each
+        -- get a part of them.
         select j.* from (select distinct r.id, r.lease from unnest(p_ids, p_leases) r(id, lease) order by r.id) g
         cross join lateral (
             select j.id, j.tenant_id, j.attempt, j.started_at from ojs.job j
@@ -15660,7 +16056,8 @@ begin
     if v_ends is not null then
         perform ojs._book(v_ends, ojs.now());
     end if;
-    -- This sees the update, so that only jobs are left which somebody had locked.
+    -- This statement sees the update, so the jobs that it still finds are those that another
+    -- session had locked.
     return query select j.id from unnest(p_ids, p_leases) r(id, lease)
     join ojs.job j on j.id = r.id and j.state = 'active' and j.lease = r.lease;
 end;
@@ -15681,10 +16078,10 @@ CREATE FUNCTION ojs.release_throttle(p_tenant text) RETURNS SETOF ojs.throttle
     AS $$
 begin
     if exists (select from ojs.throttle h where h.tenant_id = p_tenant) then
-        -- A session that sets limits locks ojs.tally_mark before the lane.
+        -- In this order: a session that sets limits locks ojs.tally_mark before the lane, too.
         perform ojs._alone_with_tally();
         perform ojs._stop_decisions();
-        -- Whether it is throttled again is decided by what it does from now on.
+        -- What the tenant did before does not count: only a later check may throttle it again.
         delete from ojs.neighbour n where n.tenant_id = p_tenant;
         return query select e.* from ojs._end_throttle(p_tenant) e;
     end if;
@@ -15732,10 +16129,10 @@ begin
     if (p_priority between -100 and 100) is not true then
         perform ojs._raise('OJ400', 'priority must be an integer between -100 and 100', '{"field": "priority"}');
     end if;
-    -- Jobs that no decision has read yet join with the priority they have now.
+    -- This folds the journal first, so that jobs join with the priority that they have now.
     perform ojs._stop_decisions();
     v_old := ojs._job_for(p_id, v_tenant);
-    -- The session that holds the lane waits for no job.
+    -- nowait, because a session that holds the lane must not wait for a job.
     select * into v_old from ojs.job j where j.id = v_old.id and j.tenant_id = v_old.tenant_id for update nowait;
     if exists (select from ojs.departure d where d.tenant_id = v_old.tenant_id) then
         perform ojs._raise('OJ409', format('tenant %s is being deregistered', v_old.tenant_id), jsonb_build_object('job_id', p_id));
@@ -15753,7 +16150,7 @@ begin
     set priority = p_priority, seq = case when j.state = 'available' then nextval('ojs.job_seq') else j.seq end
     where j.id = v_old.id and j.tenant_id = v_old.tenant_id
     returning * into v_new;
-    -- Counted as if it had never come, and then come anew.
+    -- For the statistics the job leaves the old priority and is new at the other one.
     insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs)
     values (v_old.tenant_id, v_old.queue, v_old.priority, null, v_old.state, -1);
     if v_new.state = 'available' then
@@ -15903,9 +16300,11 @@ begin
         v_done := v_done + ojs._retry_dead(v_found.tenants, v_found.ids, p_any => true);
         v_rounds := v_rounds + 1;
         exit when v_done >= p_limit or coalesce(cardinality(v_found.ids), 0) < v_want
-            -- Each round reads all jobs.
+            -- Each round reads all jobs, so there are 10 at most.
             or v_done > 0 and v_rounds >= 10;
-        -- Jobs that cannot come back now, as their tenant may have no more in their queue, would keep back all that failed after them.
+        -- Leave out tenants and queues whose jobs cannot come back now, because a limit has no
+        -- tokens left. Otherwise these jobs would be found first each time, and keep back all that
+        -- failed after them.
         v_but := v_but || array(select distinct u.place from unnest(v_found.tenants, v_found.ids, v_found.places) u(tenant_id, id, place)
             where not exists (select from ojs.job j where j.id = u.id and j.tenant_id = u.tenant_id and j.state <> 'discarded'));
     end loop;
@@ -15937,12 +16336,13 @@ declare
     v_old ojs.api_key;
     v_new ojs._new_api_key;
 begin
+    -- Without the lock, two calls at once would both rotate the key.
     select * into v_old from ojs.api_key k where k.id = p_id for update;
     if v_old.id is null or v_old.revoked_at is not null or v_old.expires_at <= ojs.now() then
         perform ojs._raise('OJ404', format('no valid API key %s', p_id), '{"field": "id"}',
             'Check the id; a key that has ended cannot be rotated.');
     elsif v_old.rotated_to is not null then
-        -- Its end is that of the overlap, and another one made like it would end then, too.
+        -- The key now expires at the end of the overlap, and a new key would be given the same end.
         perform ojs._raise('OJ409', format('API key %s has been rotated already', p_id), jsonb_build_object('field', 'id'));
     elsif (p_overlap between '0' and '31 days') is not true then
         perform ojs._raise('OJ422', 'overlap must be between 0 and 31 days', '{"field": "overlap"}');
@@ -16147,7 +16547,7 @@ begin
     elsif (coalesce(p_lasts, v_watch.lasts) between '1 second' and '7 days') is not true then
         perform ojs._raise('OJ422', 'lasts must be between 1 second and 7 days', '{"field": "lasts"}');
     end if;
-    -- A session that sets limits locks ojs.tally_mark before the lane.
+    -- In this order: a session that sets limits locks ojs.tally_mark before the lane, too.
     perform ojs._alone_with_tally();
     perform ojs._say_if_new(p_tenant, null), ojs._stop_decisions();
     return ojs._begin_throttle(p_tenant, coalesce(left(p_reason, 1000), 'manual'), coalesce(p_action, v_watch.action),
@@ -16190,11 +16590,13 @@ begin
             return (0, 0, 0, 1000, false, 0);
         end if;
         v_known := ojs._sleeps(p_token, p_stride_ms);
-        -- This must come before the tick looks at timers. A transaction that is not open now has committed, and its timers are seen below;
-        -- or it begins later and sees that this clock sleeps. Asked afterwards, one could slip through between both.
+        -- Ask before reading timers. A transaction that is not open now has committed, so its
+        -- timers are read below; or it begins later and sees that this clock sleeps. If asked
+        -- afterwards, a transaction that commits in between would be missed.
         v_busy := p_stride_ms > 0 and ojs._somebody_reminds();
     end if;
-    -- A roll-up writes a row for each shard that moved, so servers let two seconds pass between two. Views add what is not in it yet.
+    -- A roll-up writes a row for each shard that changed, so servers roll up every 2 seconds at
+    -- most. Views add what is not rolled up yet.
     v_rested := p_token is null
         or (select t.at not between v_now - interval '2 seconds' and v_now from ojs.tally_mark t order by t.rev desc limit 1);
     if v_rested then
@@ -16209,9 +16611,11 @@ begin
     v_result.reaped := v_result.reaped + v_leases.o_reaped;
     v_mark := ojs._move_clock(v_mark, v_now, v_timers.o_taken + v_leases.o_looked, v_leases.o_seen, v_leases.o_lease_at);
     v_more := ojs._tidy(v_mark, v_now, p_limit);
-    -- This comes late, because producers of the same limits do without the stripes that it fills until this transaction ends.
+    -- Late, because the stripes that it fills stay locked until this transaction ends, and
+    -- producers of the same limits cannot use them.
     v_result.next_in_ms := coalesce(least(ojs._give_room(v_now), ojs._meet_newcomers()), 10000);
-    -- This comes last, because from here on decisions wait for this transaction to end.
+    -- Last, because from here on this transaction may hold the lane, and decisions wait for it to
+    -- end.
     v_more := true = any (array[ojs._fit_due(), ojs._throttle_due(v_now), ojs._depart_due(), v_more]);
     perform ojs._catch_up();
     perform ojs._forget(v_now);
@@ -16254,8 +16658,8 @@ CREATE FUNCTION ojs.unplanned_crons(p_limit integer DEFAULT 1000) RETURNS TABLE(
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_partition_pruning TO 'off'
     AS $$
-    -- Locked ones cannot be planned and stay unplanned. Without skip locked they would come first each time, and as many of them as
-    -- p_limit would keep all others out.
+    -- Locked rows cannot be planned now and would be first again in each call: p_limit of them
+    -- would keep out all other cron jobs.
     select c.id, c.rev, c.expression, c.timezone, c.anchor_at, coalesce(c.upcoming[cardinality(c.upcoming)], ojs.now())
     from ojs.cron c
     where ojs._wants_plan(c)
@@ -16279,6 +16683,7 @@ begin
         v_result.next_in_ms := ojs._upkeep_next_ms();
         return v_result;
     end if;
+    -- The row of a task makes its steps run in one session at a time.
     insert into ojs.upkeep_task (task, last_step, last_at, not_before) values (v_result.task, 'begun', v_now, '-infinity')
     on conflict do nothing;
     perform from ojs.upkeep_task t where t.task = v_result.task for update skip locked;
@@ -16300,7 +16705,8 @@ begin
     v_vain := v_result.step = ojs._in_use() or v_result.step like 'not yet%';
     update ojs.upkeep_task t
     set last_step = v_result.step, last_at = v_now, failures = case when v_vain then t.failures + 1 else 0 end,
-        -- Twice as long from time to time, because a look reads partitions, and a request for a lock makes others wait.
+        -- Wait twice as long after each step in vain, because a step reads partitions, and its
+        -- request for a lock makes other sessions wait.
         not_before = case when v_vain then ojs.now() + least(
                 interval '1 second' * 2 ^ least(t.failures, 20), greatest(v_plan.lead / 2, interval '2 seconds'), interval '1 hour')
             else '-infinity' end

@@ -125,6 +125,7 @@ func TestDiscardedJobsRunAgain(t *testing.T) {
 func TestRetriedDeadLettersRepeatNoName(t *testing.T) {
 	t.Parallel()
 	a := start(t)
+	pgtest.Exec(t, a.db.Operator(), "select ojs.configure(p_unsupported => 'carry')")
 	const retries = `'{"max_attempts":1,"on_exhaustion":"dead_letter"}'`
 	id := pgtest.One[string](t, a.pool, `
 		select id from ojs.enqueue('a', p_queue => 'q', p_retry => `+retries+`,

@@ -137,9 +137,9 @@ func TestFidelity(t *testing.T) {
 	)
 	r := a.do(
 		"POST", "/ojs/v1/jobs",
-		`{"type":"f","x_big":`+big+`,"args":`+args+`,"x_num":`+num+`,"options":{"queue":"fid","pace_hint":`+opt+`},"ä\u0062":"\u0041"}`,
+		`{"type":"f","x_big":`+big+`,"args":`+args+`,"x_num":`+num+`,"options":{"queue":"fid","pace_hint":`+opt+`},"x_ä\u0062":"\u0041"}`,
 	).want(201)
-	want := []string{`"args":` + args, `"x_big":` + big, `"x_num":` + num, `"pace_hint":` + opt, `"ä\u0062":"\u0041"`}
+	want := []string{`"args":` + args, `"x_big":` + big, `"x_num":` + num, `"pace_hint":` + opt, `"x_ä\u0062":"\u0041"`}
 	check := func(where, body string) {
 		t.Helper()
 		for _, piece := range want {
@@ -158,7 +158,7 @@ func TestFidelity(t *testing.T) {
 
 	batch := a.do(
 		"POST", "/ojs/v1/jobs/batch",
-		`{"jobs":[{"type":"f","args":`+args+`,"x_big":`+big+`,"x_num":`+num+`,"ä\u0062":"\u0041","options":{"pace_hint":`+opt+`}}]}`,
+		`{"jobs":[{"type":"f","args":`+args+`,"x_big":`+big+`,"x_num":`+num+`,"x_ä\u0062":"\u0041","options":{"pace_hint":`+opt+`}}]}`,
 	).want(201)
 	want = want[:5]
 	check("batch", batch.body)
@@ -180,7 +180,7 @@ func TestNumbersOfManyDigits(t *testing.T) {
 	a := start(t)
 	number := "0." + strings.Repeat("1", 17_000)
 	object := `{"n":` + number + `}`
-	id := a.push(`{"type":"x","args":[` + object + `],"options":{"queue":"q","unknown":` + object + `},"extra":` + object + `}`)
+	id := a.push(`{"type":"x","args":[` + object + `],"options":{"queue":"q","unknown":` + object + `},"x_extra":` + object + `}`)
 	if got := a.do("GET", "/ojs/v1/jobs/"+id, ""); strings.Count(got.body, object) != 3 {
 		t.Error("the number came back different")
 	}
@@ -202,6 +202,7 @@ func TestNumbersOfManyDigits(t *testing.T) {
 func TestExtraOfSQLProducers(t *testing.T) {
 	t.Parallel()
 	a := start(t)
+	pgtest.Exec(t, a.db.Operator(), "select ojs.configure(p_unsupported => 'carry')")
 	var id string
 	if err := a.pool.QueryRow(context.Background(),
 		`select id from ojs.enqueue('t', p_extra => '{"x":1,"retry_delay_ms":5,"activated_at":2}')`).Scan(&id); err != nil {

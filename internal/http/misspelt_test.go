@@ -89,12 +89,12 @@ func TestMisspeltFields(t *testing.T) {
 			})
 		}
 	}
-	a.do("POST", "/ojs/v1/jobs", `{"type":"a","args":[],"x_priorty":1,"team":"b","options":{"region":"eu"}}`).want(201).is(map[string]any{
-		"job.x_priorty": 1, "job.team": "b", "job.options.region": "eu",
+	a.do("POST", "/ojs/v1/jobs", `{"type":"a","args":[],"x_priorty":1,"ext_team":"b","options":{"region":"eu"}}`).want(201).is(map[string]any{
+		"job.x_priorty": 1, "job.ext_team": "b", "job.options.region": "eu",
 	})
 	a.do("POST", "/ojs/v1/workers/fetch", `{"queues":["none"],"ext_runtime":"go"}`).want(200)
 	a.do("POST", "/ojs/v1/workers/register", `{"worker_id":"w","x_queue":["x"]}`).want(200)
-	a.do("POST", "/ojs/v1/cron", `{"name":"c","cron":"@daily","type":"a","x_timezon":1,"team":"b"}`).want(201)
+	a.do("POST", "/ojs/v1/cron", `{"name":"c","cron":"@daily","type":"a","x_timezon":1,"x_team":"b"}`).want(201)
 	a.fetchOne("default")
 	a.do("POST", "/ojs/v1/workers/nack", `{"job_id":"`+id+`","error":{"message":"m","code":"c","type":"t","retryable":true,
 		"details":{"msg":1},"detail":"d","backtrace":[],"traceback":"","request_id":"r"}}`).want(200)

@@ -74,7 +74,7 @@ func someJobs(t testing.TB, d *pgtest.DB) {
 		select ojs.enqueue('plain', p_queue => 'q');
 		select ojs.enqueue('full', '[1, "two", {"three": 3.00}]', p_queue => 'q', p_priority => 7, p_tenant => 'acme',
 			p_meta => '{"trace": "x"}', p_retry => '{"max_attempts": 5}', p_timeout_ms => 60000, p_visibility_timeout_ms => 45000,
-			p_tags => array['a', 'b c'], p_options => '{"o":1}', p_extra => '{"e": [1,2]}', p_expires_at => now() + interval '1 day');
+			p_tags => array['a', 'b c'], p_options => '{"o":1}', p_extra => '{"x_e": [1,2]}', p_expires_at => now() + interval '1 day');
 		select ojs.nack(f.id, '{"message": "m"}', p_requeue => true) from ojs.fetch('{q}', 2, 'w') f;
 		select from ojs.fetch('{q}', 1, 'worker');
 		update ojs.job set result = '{"r": 1}', finished_at = now(), retry_at = now(), scheduled_at = now() where type =
