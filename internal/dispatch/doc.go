@@ -48,7 +48,7 @@
 //
 // Dispatcher.mu guards requests, groups and deciders. Listener.mu may be taken while it is held
 // (Subscribe, Close, Notified), never the other way round: the Listener calls wake without its
-// locks. The locks of batchers, giveBacks, failures and metrics are leaves: nothing else is locked
+// locks. The locks of batchers, giveBacks, failures and metrics are leaves: no other of these is taken
 // while one of them is held. No statement runs while a lock is held.
 //
 // # When an enqueue is tried again
