@@ -13,7 +13,7 @@ import (
 )
 
 func main() {
-	// As ojs-pg does, so that servers behave here as they do there.
+	// As ojs-pg does, so that servers behave in the same way.
 	cmdline.TuneMemory()
 	os.Exit(run(os.Args, os.Stdout, os.Stderr))
 }
