@@ -152,7 +152,7 @@ func (c *client) pause(d time.Duration) {
 }
 
 type answer struct {
-	status   int // 0: none, so nobody knows
+	status   int // 0: no answer
 	body     []byte
 	replayed bool // as its header says
 	err      error

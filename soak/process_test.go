@@ -66,8 +66,8 @@ func (p *process) end(s syscall.Signal, patience time.Duration) bool {
 	return false
 }
 
-// kept runs a command, and runs it again whenever it has ended, as a supervisor of services does, until
-// next returns no command.
+// kept is a command that runs again whenever it has ended, as under a supervisor of services. keep
+// starts it with the command that a function returns, until stop is called or the function returns nil.
 type kept struct {
 	mu      sync.Mutex
 	current *process
