@@ -17,7 +17,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// operating runs `ojs-pg admin` on a database of its own.
+// operating runs `ojs-pg admin` on a database of its own, with a few jobs of two tenants.
 type operating struct {
 	*testing.T
 	url      string
@@ -47,7 +47,8 @@ func (o *operating) sql(query string) {
 	}
 }
 
-// admin runs a command and wants it to end with status.
+// admin runs a command, which has to end with status, and returns what it wrote: to stdout if status is 0,
+// else to stderr.
 func (o *operating) admin(status int, args ...string) string {
 	o.Helper()
 	var stdout, stderr bytes.Buffer

@@ -102,7 +102,7 @@ func TestDelivery(t *testing.T) {
 	}
 }
 
-// stage is a database, and who acts on it.
+// stage is the database of a test, on which servers, sessions and processes act.
 type stage struct {
 	t    *testing.T
 	db   *pgtest.DB // nil: ownPostgres
@@ -113,7 +113,7 @@ type stage struct {
 	own *embedpg.Server
 }
 
-// set opens the database.
+// set opens a pool on the database.
 func (s *stage) set() *stage {
 	s.t.Helper()
 	s.db = pgtest.New(s.t)
@@ -269,7 +269,8 @@ func conflict(err error) (state string, ok bool) {
 	return detail.Error.Details.CurrentState, err == nil
 }
 
-// blocked waits until a session waits for a lock, and returns it. Nothing waits otherwise.
+// blocked returns the process id of a session that waits for a lock in a statement like the given one. It
+// waits until there is one.
 func (s *stage) blocked(like string) (pid int32) {
 	s.t.Helper()
 	pgtest.Eventually(s.t, "somebody waits for a lock: "+like, func() bool {
@@ -281,7 +282,7 @@ func (s *stage) blocked(like string) (pid int32) {
 	return pid
 }
 
-// holding is a transaction that has done something, until it is let go.
+// holding runs a statement in a transaction that stays open until letGo commits it.
 func (s *stage) holding(sql string) (letGo func()) {
 	s.t.Helper()
 	tx, err := s.pool.Begin(s.t.Context())
@@ -300,7 +301,7 @@ func (s *stage) holding(sql string) (letGo func()) {
 	}
 }
 
-// person is a client that speaks SQL in a process of its own, so that it can be killed.
+// person is a client that runs SQL in a process of its own, so that it can be killed.
 type person struct {
 	t   *testing.T
 	cmd *exec.Cmd
@@ -350,7 +351,7 @@ func (s *stage) person() *person {
 	return p
 }
 
-// do sends a statement and returns the first value of the last row, or -.
+// do runs a statement and returns the first value of the last row, or - if there is none.
 func (p *person) do(sql string, args ...any) string {
 	p.t.Helper()
 	fmt.Fprintf(p.in, sql+"\n", args...)
@@ -368,7 +369,7 @@ func (p *person) kill() {
 	_ = p.cmd.Wait()
 }
 
-// takes is a FETCH in the person's own transaction.
+// takes fetches a job in the person's session.
 func (p *person) takes(more string) (h held) {
 	p.t.Helper()
 	answer := p.do("select id || ' ' || lease || ' ' || attempt from ojs.fetch('{default}'%s)", more)
@@ -378,7 +379,7 @@ func (p *person) takes(more string) (h held) {
 	return h
 }
 
-// reply is as much of an answer as anybody here looks at.
+// reply holds the fields of an answer that these tests look at.
 type reply struct {
 	status int
 	Job    struct {
@@ -398,7 +399,7 @@ type reply struct {
 	}
 }
 
-// ask fails only where there is no answer. headers are names and values in turn.
+// ask sends a request. It fails only if there is no answer. headers are a name, a value, a name and so on.
 func ask(ctx context.Context, method, url, body string, headers ...string) (r reply, err error) {
 	req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
 	if err != nil {
@@ -421,7 +422,7 @@ func ask(ctx context.Context, method, url, body string, headers ...string) (r re
 	return r, err
 }
 
-// web is a server in a process of its own.
+// web is `ojs-pg serve` in a process of its own.
 type web struct {
 	s    *stage
 	p    *program
@@ -451,7 +452,7 @@ func (w *web) post(path, body string, args ...any) reply {
 	return r
 }
 
-// later is a request under way.
+// later sends a request in the background.
 func (w *web) later(path, body string, args ...any) <-chan reply {
 	answer := make(chan reply, 1)
 	go func() {
@@ -461,7 +462,7 @@ func (w *web) later(path, body string, args ...any) <-chan reply {
 	return answer
 }
 
-// takes waits for a job.
+// takes fetches a job over HTTP, and waits until there is one.
 func (w *web) takes(more string) held {
 	w.s.t.Helper()
 	for range 6 {

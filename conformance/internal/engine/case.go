@@ -394,8 +394,8 @@ func (f *fields) wrong(key, want string, got any) {
 	f.fail(fmt.Errorf("%s needs %s, not %s", key, want, show(got)))
 }
 
-// skip drops the keys that hold prose. It keeps one whose value is an object, which would be an
-// expectation.
+// skip drops the keys that hold prose. It refuses a value that is no text, such as an object, which would
+// be an expectation.
 func (f *fields) skip(kind string) {
 	for _, key := range descriptiveKeys[kind] {
 		switch v := f.take(key).(type) {
