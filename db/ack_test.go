@@ -17,7 +17,7 @@ var noon = time.Date(2031, 5, 4, 12, 0, 0, 0, time.UTC)
 
 var states = []string{"scheduled", "available", "pending", "active", "completed", "retryable", "cancelled", "discarded"}
 
-// bring makes a job of acme in a queue of its own and leads it into a state.
+// bring makes a job of acme in a queue and brings it into a state.
 func bring(t testing.TB, d *pgtest.DB, state, queue string) job {
 	t.Helper()
 	service := d.Service()
@@ -45,13 +45,13 @@ func bring(t testing.TB, d *pgtest.DB, state, queue string) job {
 	return j
 }
 
-// row is everything about a job, as text.
+// row returns all rows about a job, as text.
 func row(t testing.TB, d *pgtest.DB, id string) string {
 	t.Helper()
 	return one[string](t, d.Pool, "select j::text from ojs.job j where id = $1", id)
 }
 
-// What holds for every job at every moment.
+// unsound finds jobs that break an invariant of rows, which must hold for every job at every moment.
 const unsound = `select id || ' ' || state || ' ' || j::text from ojs.job j where not (
 	(state = 'active') = (lease is not null) and (state = 'active') = (lease_expires_at is not null)
 	and (state in ('completed', 'cancelled', 'discarded')) = (finished_at is not null)
@@ -256,7 +256,7 @@ func TestErrorsThatAreNotRetried(t *testing.T) {
 	}
 }
 
-// jobWith is a job in a worker's hands that has a retry policy.
+// jobWith returns an active job with a retry policy.
 func jobWith(t testing.TB, d *pgtest.DB, retry string) job {
 	t.Helper()
 	exec(t, d.Service(), "select from ojs.enqueue('a', p_retry => $1::text::jsonb)", retry)

@@ -14,7 +14,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// due has a cron job be due now and at the given distances from now, as if a server had told its times.
+// due makes a cron job due now and at the given distances from now, as if a server had planned it so.
 func due(t *testing.T, q querier, name string, distances ...string) {
 	t.Helper()
 	times := make([]string, len(distances))
@@ -27,7 +27,7 @@ func due(t *testing.T, q querier, name string, distances ...string) {
 		where c.name = $1`, strings.Join(times, ", ")), name)
 }
 
-// hurry has the clock look again now at what it would look at again soon.
+// hurry makes timers that are due soon due now.
 func hurry(t *testing.T, q querier) {
 	t.Helper()
 	exec(t, q, "update ojs.timer set due_at = ojs.now() where kind = 'cron' and due_at < now() + interval '1 minute'")

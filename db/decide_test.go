@@ -11,7 +11,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// share is how many of the next jobs each tenant gets.
+// share returns the number of jobs that each tenant gets of the next ones.
 func share(t *testing.T, pool *pgxpool.Pool, count int) map[string]int {
 	t.Helper()
 	got := map[string]int{}

@@ -14,7 +14,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// What operators read in other views than ojs.tenant_stats and ojs.queue_stats.
+// operatorViews are the views for operators, besides ojs.tenant_stats and ojs.queue_stats.
 var operatorViews = []string{
 	"queue_demands", "unserved_queues", "blocked_tenants", "longest_waits", "dead_letter_errors", "lost_attempts", "lost_workers",
 	"queue_workers",

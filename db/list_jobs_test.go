@@ -8,7 +8,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// walk goes through all pages of a list of jobs, and returns the ids, how many pages there were, and how many of them were empty.
+// walk reads all pages of a list of jobs. It returns the ids, the number of pages, and how many were empty.
 func walk(t *testing.T, q querier, states, tenant any, limit int) (ids []string, pages, empty int) {
 	t.Helper()
 	var before *string

@@ -13,13 +13,14 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// noisy are the tenants that the tick has found noisy, and by what.
+// noisy returns the tenants that the tick has found noisy, with the reasons.
 func noisy(t *testing.T, d *pgtest.DB) []string {
 	t.Helper()
 	return list[string](t, d.Operator(), "select tenant_id || ' ' || signal from ojs.noisy_neighbours order by 1")
 }
 
-// crowded is a database with a queue and some tenants, the clock standing still, and small numbers that make a tenant noisy.
+// crowded makes a database with a queue and some tenants, a stopped clock, and low bounds above which a
+// tenant counts as noisy.
 func crowded(t *testing.T, tenants map[string]int) *pgtest.DB {
 	t.Helper()
 	d := pgtest.New(t)

@@ -8,8 +8,8 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// Everything public that producers and workers may call. Adding a name is a decision: a producer can stop nothing, and a worker ends
-// nothing but what it fetched.
+// All public functions that producers and workers may call. Think before you add one: a producer can stop
+// no job, and a worker can end only attempts that it fetched.
 var (
 	producersMayCall = strings.Fields(`cron_info current_tenant dead_letter_count dead_letter_info dead_letter_stats dead_letters enqueue
 		enqueue_bulk enqueue_each enqueue_many enqueue_once events explain help job_info job_results job_status now worker_info`)
@@ -129,7 +129,7 @@ func TestWorkersWorkAndNothingElse(t *testing.T) {
 	forbidden(t, worker, "insert into ojs.jobs (type) values ('a')")
 }
 
-// forbidden wants a statement to be refused for lack of rights.
+// forbidden checks that a statement is refused for lack of privileges.
 func forbidden(t *testing.T, q querier, sql string) {
 	t.Helper()
 	refused(t, q, "42501", sql)

@@ -20,7 +20,7 @@ func fill(t *testing.T, service *pgxpool.Pool, queue string, jobs int) {
 	exec(t, service, "select ojs.enqueue_bulk('a', array_fill('[]'::json, array[$1::int]), p_queue => $2)", jobs, queue)
 }
 
-// from are the queues of the jobs that a FETCH over several of them gets.
+// from returns the queues of the jobs that a FETCH over several queues gets.
 func from(t *testing.T, q querier, queues string, count int, strategy, weights string) string {
 	t.Helper()
 	return strings.Join(list[string](t, q,

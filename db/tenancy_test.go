@@ -214,7 +214,7 @@ func TestNoStatisticsOfTenantsData(t *testing.T) {
 		select stxname from pg_catalog.pg_statistic_ext where stxnamespace = 'ojs'::pg_catalog.regnamespace`)
 }
 
-// Everything that ojs_tenant may do, in full. Adding a line is a decision.
+// tenantMay lists everything that ojs_tenant may do. Think before you add a line.
 var tenantMay = strings.Split(strings.TrimSpace(`
 execute ojs."fetch"(text[],integer,text,integer,text,text,anycompatible,text)
 execute ojs._arrivals()
@@ -375,7 +375,8 @@ func TestGrantsOfTenants(t *testing.T) {
 
 // --- people ---
 
-// neighbours is a database in which acme and globex have jobs in every state, in one queue and in one of their own.
+// neighbours is a database in which acme and globex have jobs in every state, in a common queue and each in
+// a queue of its own.
 type neighbours struct {
 	*pgtest.DB
 	theirs map[string]string // globex's jobs by state

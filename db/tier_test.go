@@ -9,7 +9,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// The three tiers of 000 section 14.1.
+// tiers are the three tiers of 000 section 14.1.
 var tiers = map[string]string{
 	"enterprise": `{"limits": {"max_concurrency": 50, "max_queue_depth": 200000, "max_enqueue_rate": {"limit": 5000, "period": "PT1M"}},
 		"fairness_weight": 20}`,
@@ -25,7 +25,7 @@ func tier(t testing.TB, q querier, name, config string) {
 	exec(t, q, "select ojs.configure_tier($1, $2::text::jsonb)", name, config)
 }
 
-// standing is what a tenant has of a tier: its weight, its boost, and its limits.
+// standing returns what a tenant has from its tier: weight, boost and limits.
 func standing(t testing.TB, q querier, tenant string) string {
 	t.Helper()
 	return strings.Join(list[string](t, q, `select concat_ws(' ', weight, priority_boost) from ojs.tenant where tenant_id = $1
