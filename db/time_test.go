@@ -150,8 +150,8 @@ func TestTenantsShareByTime(t *testing.T) {
 }
 
 // near compares the time that tenants' attempts took with the time that was due to them. A tenant may be
-// away by one and a half jobs and by the attempts that run now; or, with now, by all that may have run at
-// once, because time beyond its share is charged to its next jobs.
+// away by one and a half jobs and, with now, by the attempts that run now; without now, by the most that
+// have run at once, because time beyond a tenant's share is charged to its next jobs.
 func (a *attempts) near(weight map[string]float64, now bool) {
 	a.t.Helper()
 	var sum, weights, flying, most float64

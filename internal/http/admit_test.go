@@ -13,7 +13,7 @@ import (
 
 const acme, globex = "X-OJS-Tenant: acme", "X-OJS-Tenant: globex"
 
-// inFlight waits until a tenant has so many requests in flight.
+// inFlight returns when a tenant has n requests in flight.
 func (a *api) inFlight(tenant string, n int64) {
 	a.t.Helper()
 	pgtest.Eventually(a.t, fmt.Sprintf("%s has %d in flight", tenant, n), func() bool { return a.srv.admission.requests.Held(tenant) == n })

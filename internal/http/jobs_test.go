@@ -385,7 +385,7 @@ func TestReadJob(t *testing.T) {
 	}
 }
 
-// objectOf is what a body reads as.
+// objectOf returns the object that a body holds.
 func objectOf(src string) *jsonbody.Object {
 	return jsonbody.ObjectOf(&jsonbody.Member{Raw: []byte(src)}, "", new(error))
 }
