@@ -401,7 +401,7 @@ func TestAckWithProducedRows(t *testing.T) {
 	if got, want := outcome(), "active, 0 invoices, 0 next, 0 journalled"; got != want {
 		t.Errorf("after the rollback: %s, want %s", got, want)
 	}
-	// Somebody else's lease: the whole transaction is refused.
+	// The lease of another worker: the whole transaction is refused.
 	tx = begin(t, acme)
 	exec(t, tx, "insert into shop.invoice values ($1)", held.ID)
 	refused(t, tx, "OJ409", "select from ojs.ack($1, $2)", held.ID, otherID)

@@ -94,7 +94,7 @@ func TestEndsKeptForLaterAreCountedOnce(t *testing.T) {
 	}
 }
 
-// A count of a limit that is gone, which a session still has locked, is passed over: nobody waits for it, and the new limit is exact.
+// A count of a limit that is gone, which a session still has locked, is skipped: no session waits for it, and the new limit is exact.
 func TestACountThatIsGoneAndStillLocked(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

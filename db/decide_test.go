@@ -218,7 +218,7 @@ func TestAPauseWhileACallWaits(t *testing.T) {
 	}
 }
 
-// Jobs that somebody keeps locked are noted in the journal in sum each time they are looked at again.
+// Jobs that another session keeps locked get one journal row together, each time that the tick looks at them again.
 func TestLockedJobsAreNotedInSum(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

@@ -79,7 +79,7 @@ func TestASessionThatWorksWithTheLaneStopsNobody(t *testing.T) {
 		"limited", "limited", "limited")
 }
 
-// An operator's pause and limit wait for nobody, and act from the next decision on.
+// An operator's pause and limit wait for no session, and act from the next decision on.
 func TestPausesAndLimitsWaitForNobody(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

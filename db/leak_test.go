@@ -236,7 +236,7 @@ func columnsOf(t *testing.T, q querier, source string) (names []string) {
 	return names
 }
 
-// explain says the same about a value of another tenant as about one that nobody has: what the planner expects, and what it has seen.
+// explain says the same about a value of another tenant as about one that does not exist: what the planner expects, and what it has seen.
 func TestExplainDoesNotLeak(t *testing.T) {
 	t.Parallel()
 	n := newNeighbours(t)

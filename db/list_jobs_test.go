@@ -109,7 +109,7 @@ func TestJobsAreListedByFilters(t *testing.T) {
 	refused(t, d.As("acme"), "42501", "select ojs.list_jobs()")
 }
 
-// Many are cancelled at once; those that cannot be are named, and nobody waits for what is locked.
+// Many jobs are cancelled at once. Jobs that cannot be cancelled are named, and the call does not wait for locked ones.
 func TestManyJobsAreCancelled(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

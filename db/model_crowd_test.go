@@ -199,7 +199,7 @@ func (c *member) give() {
 		way.become(j)
 		c.mu.Unlock()
 		c.finish(way, id, lease)
-		// Those that end many pass over a job that somebody has locked at the moment, and are to be called again.
+		// Functions that end many jobs skip a job that another session has locked, and have to be called again.
 		for len(c.ids(c.d.Pool, "select 'held' from ojs.job where id = $1 and lease = $2 and state = 'active'", id, lease)) > 0 {
 			c.finish(way, id, lease)
 		}

@@ -114,7 +114,7 @@ func TestMT91SPNoisyNeighbours(t *testing.T) {
 	}
 }
 
-// An episode is told of once, and forgotten when it is over; switched off, nobody looks.
+// An episode is reported once, and forgotten when it is over. Nothing is measured while the watch is off.
 func TestNoisyNeighboursAreToldOfOnce(t *testing.T) {
 	t.Parallel()
 	d := crowded(t, map[string]int{"a": 40, "b": 3, "c": 3})
@@ -339,7 +339,7 @@ func TestThrottlesAreRefused(t *testing.T) {
 	refused(t, d.As("acme"), "42501", "select * from ojs.noisy_neighbours")
 }
 
-// What the tick does about neighbours waits for nobody, and what an operator lifts stays lifted until the tenant is seen again.
+// The tick waits for no session when it throttles a neighbour. A throttle that an operator lifts stays lifted until the watch looks again.
 func TestThrottlesKeepNobodyWaiting(t *testing.T) {
 	t.Parallel()
 	d := crowded(t, map[string]int{"a": 40, "b": 3, "c": 3})

@@ -41,7 +41,7 @@ func TestPaceOfAnHour(t *testing.T) {
 	}
 }
 
-// Who has work only where nobody asks for it competes with nobody.
+// A tenant with work only in queues that no worker asks for does not count in the shares of others.
 func TestIdealSharesOfWhatIsServed(t *testing.T) {
 	t.Parallel()
 	p := startPace(t)

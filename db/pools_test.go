@@ -93,7 +93,7 @@ func tenantsOf(t *testing.T, q querier, pool string, count int) string {
 	return strings.Join(list[string](t, q, "select tenant_id from ojs.fetch('{q}', $1, p_pool => $2)", count, pool), "")
 }
 
-// A pool that is bound to tenants gets their jobs only, by weight; with isolated, nobody else does (multi-tenancy section 7.3).
+// A pool that is bound to tenants gets their jobs only, by weight; with isolated, no other pool gets them (multi-tenancy section 7.3).
 func TestPoolsOfTenants(t *testing.T) {
 	t.Parallel()
 	service := pgtest.New(t).Service()
@@ -121,7 +121,7 @@ func TestPoolsOfTenants(t *testing.T) {
 		t.Errorf("bound: %s", got)
 	}
 	exec(t, service, "select ojs.delete_pool('bound', true)")
-	// And when all are served by all again, nobody has to make up for what others had meanwhile.
+	// When all pools serve all tenants again, no tenant has to make up for jobs that others got meanwhile.
 	got = tenantsOf(t, service, "default", 10)
 	if strings.Count(got, "c") < 1 || strings.Count(got, "b") > 5 {
 		t.Errorf("afterwards: %s", got)

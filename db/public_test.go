@@ -88,7 +88,7 @@ func TestPlannerSettings(t *testing.T) {
 	}
 }
 
-// Grants and settings that stand beside the page are found by nobody.
+// Grants and settings outside of access.sql would not be found by a reader.
 func TestGrantsStandOnOnePage(t *testing.T) {
 	t.Parallel()
 	for name, text := range codeFiles(t) {

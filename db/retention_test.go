@@ -298,7 +298,7 @@ func TestALateJobIsNotDropped(t *testing.T) {
 	}
 }
 
-// Producers and workers go on while partitions are cut and dropped: nothing is lost, nobody sees an error.
+// Producers and workers go on while partitions are cut and dropped. No job is lost, and no call fails.
 func TestPartitionsChangeBesideWork(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -479,7 +479,7 @@ func TestACutNobodyCanMakeIsGivenUp(t *testing.T) {
 	}
 }
 
-// Transactions that overlap for ever, none of them for long, keep nobody from giving up a cut.
+// Transactions that overlap for ever, none of them for long, do not keep an operator from giving up a cut.
 func TestACutIsGivenUpBetweenTransactions(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

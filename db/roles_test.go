@@ -35,7 +35,7 @@ func TestGrantsOfProducersAndWorkers(t *testing.T) {
 			select c.relname from pg_catalog.pg_class c where `+ours+` and c.relkind in ('r', 'p', 'v', 'm')
 				and pg_catalog.has_any_column_privilege($1::text, c.oid, 'insert') and ($1, c.relname) <> ('ojs_producer', 'jobs')`, role)
 	}
-	// Beside what is everybody's a producer reads tables of jobs only through their views, and never a lease.
+	// A producer reads jobs only through views, never a lease, and otherwise only what every role may read.
 	if got := list[string](t, d.Pool, `select c.relname::text from pg_catalog.pg_class c where `+ours+` and c.relkind in ('r', 'p')
 		and pg_catalog.has_any_column_privilege('ojs_producer', c.oid, 'select') order by 1`); !slices.Equal(got,
 		[]string{"job", "problem", "queue", "settings"}) {

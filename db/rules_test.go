@@ -467,7 +467,7 @@ func TestEveryEndMakesRoom(t *testing.T) {
 	}
 }
 
-// A limit counts what runs already, also what somebody is taking at this moment, and waits until fewer do.
+// A new limit counts jobs that run already, also those that a FETCH is taking at this moment, and waits until fewer run.
 func TestALimitCountsWhatRunsAlready(t *testing.T) {
 	t.Parallel()
 	d := ruled(t)

@@ -515,7 +515,7 @@ func TestFS141Weights5To3To1(t *testing.T) {
 		map[string]int{"critical": 5, "default": 3, "low": 1})
 }
 
-// FS 14.1: the same of a worker that has registered so, in a pool of which nobody has said anything.
+// FS 14.1: the same for a worker that has registered so, in a pool that is not configured.
 func TestFS141AsRegistered(t *testing.T) {
 	t.Parallel()
 	service := pgtest.New(t).Service()

@@ -164,7 +164,7 @@ func TestStoredBytesAreMeasuredWhateverIsUsed(t *testing.T) {
 	refused(t, service, "OJ507", "select ojs.enqueue('a', to_json(array[repeat('x', 90000)]), p_tenant => 'acme')")
 }
 
-// A limit that is lowered while somebody measures keeps no tokens of the old maximum.
+// A limit that is lowered during a measurement keeps no tokens of the old maximum.
 func TestStoredBytesAreLoweredMeanwhile(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

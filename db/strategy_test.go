@@ -152,7 +152,7 @@ func TestBadStrategies(t *testing.T) {
 	}
 }
 
-// Calls for one tenant, who has jobs in one of the queues only, do not take the turn of the other queue from everybody else.
+// Calls for one tenant with jobs in only one of the queues do not take the turn of the other queue from other tenants.
 func TestATenantsCallsLeaveTheTurnsOfOthers(t *testing.T) {
 	t.Parallel()
 	service := pgtest.New(t).Service()

@@ -129,7 +129,7 @@ func TestTickHonoursHeartbeats(t *testing.T) {
 	}
 }
 
-// A job that somebody has locked just now is not waited for and not forgotten.
+// The tick does not wait for a job that another session has locked, and looks at it again later.
 func TestTickLooksAgain(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -551,7 +551,7 @@ func (w *statsWalk) call(tx pgx.Tx, kind string, failed map[string]int) error {
 	case "fetch":
 		return run("select from ojs.fetch($1, $2, 'w', 10000)", []string{w.pick("a", "b"), "b"}, 1+w.r.IntN(4))
 	case "tick":
-		// Jobs whose last attempt is lost fail without anybody's word.
+		// Jobs whose last attempt is lost fail without a NACK.
 		before, err := w.lost(tx)
 		if err == nil {
 			err = run("select ojs.tick($1)", 1+w.r.IntN(50))

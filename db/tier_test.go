@@ -141,7 +141,7 @@ func TestATierOfManyTenants(t *testing.T) {
 	if due := one[int](t, operator, "select due from ojs.tiers"); due < 110 || due == 130 {
 		t.Errorf("after the change %d tenants are to be looked at", due)
 	}
-	// Somebody who configures holds the clock up no more than it holds up decisions.
+	// A session that configures delays the tick no more than decisions.
 	holder := begin(t, operator)
 	exec(t, holder, `select ojs.configure_limits('other', '{"max_queue_depth": 9}')`)
 	before := one[int](t, operator, "select due from ojs.tiers")

@@ -69,7 +69,7 @@ func aDay(t *testing.T) *pgtest.DB {
 	at("15:00:00")
 	finish(fetch("{mail}", 8), `nack($1, '{"message": "no such mailbox", "retryable": false}', p_tenant => $2)`)
 	fetch("{mail,reports}", 2)
-	at("18:00:00") // nobody finished them in time
+	at("18:00:00") // their workers did not finish them in time
 	enqueue("_default", "exports", 1, ", 'expires_at', '2031-05-05T19:00:00Z'")
 	at("20:00:00")
 	fetch("{exports}", 1)

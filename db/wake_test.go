@@ -14,7 +14,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// A commit that makes jobs available notifies each server where a worker waits for their queue, once, and nobody else.
+// A commit that makes jobs available notifies each server where a worker waits for their queue, once, and no other server.
 func TestNotifyReachesWhoWaits(t *testing.T) {
 	t.Parallel()
 	e := newEar(t)

@@ -171,7 +171,7 @@ func TestWorkersOfTenants(t *testing.T) {
 			t.Errorf("somebody sees %q, want %q", got, c.want)
 		}
 	}
-	// A tenant tells its own, and nobody else rests.
+	// A tenant's directive reaches its own workers only.
 	if got := one[int](t, acme, "select ojs.direct_workers('quiet')"); got != 1 {
 		t.Errorf("a tenant told %d workers", got)
 	}

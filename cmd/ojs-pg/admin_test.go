@@ -86,7 +86,7 @@ func TestAdminShowsTenantsAndQueues(t *testing.T) {
 	if page := o.admin(0, "tenants", "--limit", "1", "--offset", "1"); strings.Contains(page, "acme") || !strings.Contains(page, "globex") {
 		t.Errorf("the second page of one tenant is\n%s", page)
 	}
-	// Nobody has fetched yet, so that nobody has a share.
+	// No worker has fetched yet, so no tenant has a share.
 	o.lines(o.admin(0, "tenant", "acme"), "id acme", "weight 3", "available 2", "effective_share 0")
 	o.lines(o.admin(0, "queues"), "name status available", "dead active 1", "mail active 3")
 	o.lines(o.admin(0, "--tenant", "acme", "queues"), "mail active 2")

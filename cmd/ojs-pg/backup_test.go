@@ -145,7 +145,7 @@ func testDump(t *testing.T, b *backup) {
 	}
 }
 
-// The schema alone lacks rows that belong to it: nobody takes it for a database that works.
+// The schema alone lacks rows that belong to it, so the program does not take it for a working database.
 func TestADumpOfTheSchemaAloneIsRefused(t *testing.T) {
 	t.Parallel()
 	b := newBackup(t, pgtest.NewPrivate(t, nil), true)

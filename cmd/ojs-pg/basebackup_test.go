@@ -110,7 +110,7 @@ func testBaseBackup(t *testing.T, restored *pgtest.Private, want []string, next 
 	last := pgtest.One[int](t, db, "select max(seq)::int from ojs.job where queue = 'mail'")
 	newest := pgtest.One[string](t, db, "select id::text from ojs.job order by id desc limit 1")
 
-	handedOut := pgtest.List[string](t, db, next) // nobody has ticked
+	handedOut := pgtest.List[string](t, db, next) // no tick so far
 	if len(want) != 40 || !slices.Equal(handedOut, want) {
 		t.Fatalf("handed out: %s, want %s", handedOut, want)
 	}

@@ -220,7 +220,7 @@ func (s *stage) enqueue() (id string) {
 	return s.one("select (ojs.enqueue('a')).id")
 }
 
-// held is a job in somebody's hands.
+// held is a job that a client holds.
 type held struct {
 	id, lease string
 	attempt   int
@@ -624,7 +624,7 @@ func enqueueingAgainUnderTheSameID(t *testing.T, s *stage) {
 	if r := second.post("/jobs", `{"type": "a", "args": [], "id": %q}`, other); r.status != http.StatusCreated {
 		t.Errorf("enqueued again, the job that was not committed is answered with %d %s", r.status, r.Error.Code)
 	}
-	// A server that was killed before may have sent its job without anybody having seen it.
+	// A server that was killed before may have sent its job without a client having read it.
 	s.want("2", "select count(*) from ojs.job j where j.id in ($1, $2)", id, other)
 	s.want("0", "select count(*) from ojs.job j where j.id <> all ($1::uuid[])", append(sent, other))
 }
@@ -638,7 +638,7 @@ func enqueueingAgainUnderTheSameKey(t *testing.T, s *stage) {
 	for there := false; !there; {
 		first := s.serve()
 		letGo := s.holding("lock table ojs.journal in share row exclusive mode")
-		go enqueue(first, "a") //nolint:errcheck // nobody hears the answer
+		go enqueue(first, "a") //nolint:errcheck // the answer is lost
 		there = s.outlives(first, "ojs.enqueue_once", letGo, "select count(*) from ojs.job")
 	}
 	for range 2 {

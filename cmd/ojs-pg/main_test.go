@@ -247,7 +247,7 @@ func TestDev(t *testing.T) {
 		t.Fatal(err)
 	}
 	admin := strings.TrimSpace(string(noted))
-	// An application's login works, and is nobody's administrator.
+	// The login for applications can work and is no administrator.
 	if got := query(t, url, "select count(*)::text from ojs.fetch('{none}')"); got != "0" {
 		t.Errorf("an application fetches %s jobs", got)
 	}

@@ -333,7 +333,7 @@ func TestKeysOverHTTP(t *testing.T) {
 	a.do("DELETE", "/ojs/v1/admin/api-keys/nobody", "", operator).want(404)
 }
 
-// A FETCH that waits is answered by 401 once its key has ended, and its job goes to somebody else.
+// A FETCH that waits is answered with 401 once its key has ended, and its job goes to another worker.
 func TestAKeyThatEndsWhileAFetchWaits(t *testing.T) {
 	t.Parallel()
 	a := guarded(t)

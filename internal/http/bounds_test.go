@@ -152,7 +152,7 @@ func TestBodiesOfUnknownLengthNeedRoom(t *testing.T) {
 	send(201)
 }
 
-// Clients that announce large bodies and send nothing keep nobody out.
+// Clients that announce large bodies and send nothing do not keep other clients out.
 func TestAnnouncedBodiesHoldNothing(t *testing.T) {
 	t.Parallel()
 	a := start(t, func(c *Config) { c.Limits.Bodies, c.Limits.RoomWait = 32<<20, 20*time.Millisecond })

@@ -242,7 +242,7 @@ func TestBatch(t *testing.T) {
 
 func ofMeta(meta string) string { return `{"type":"a","args":[],"queue":"shared","meta":` + meta + `}` }
 
-// The header names the tenant; meta shows it, unless nobody named one.
+// The header names the tenant. meta shows it, unless the request named none.
 func TestMT51SPTheTenantOfANewJob(t *testing.T) {
 	t.Parallel()
 	a := start(t)

@@ -68,7 +68,7 @@ func TestKeysAreRememberedForASecond(t *testing.T) {
 	}
 }
 
-// Keys that somebody makes up cost one statement at a time, drive no good key out of the memory, and do not have it wait behind them.
+// Made-up keys cost one statement at a time, evict no valid key from the cache, and do not make a valid key wait.
 func TestMadeUpKeysAreBounded(t *testing.T) {
 	t.Parallel()
 	const madeUp = 2000

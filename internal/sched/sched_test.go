@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 // clockProcess runs a server's listener and Scheduler until the process is killed. TestMain calls it
 // when the test binary was started again as a clock.
 func clockProcess(url string) {
-	ctx, stop := context.WithTimeout(context.Background(), 5*time.Minute) // should nobody kill it
+	ctx, stop := context.WithTimeout(context.Background(), 5*time.Minute) // if the test does not kill it
 	defer stop()
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	db, err := pg.Open(ctx, pg.Config{URL: url, AppName: os.Getenv("OJS_TEST_CLOCK_NAME")})
