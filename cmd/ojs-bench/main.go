@@ -1,4 +1,4 @@
-// Command ojs-bench measures ojs-pg beside a baseline. It reads the options and prints the results; internal/bench measures.
+// Command ojs-bench measures ojs-pg and a baseline. It reads the options and prints the results; internal/bench measures.
 package main
 
 import (

@@ -236,7 +236,7 @@ func (s *Scheduler) setDispatchHeld(held bool) {
 // pause returns the time from a tick to the next one: none if the tick left work, the interval while
 // the clock does not sleep, else the time until something is due.
 func (s *Scheduler) pause(done sqlcgen.TickRow, sleeps bool) time.Duration {
-	// The random part keeps servers apart that started together or wait for the same job.
+	// The random part keeps servers that started together, or wait for the same job, from ticking together.
 	spread := mathrand.N(s.every/10 + 1)
 	every := s.every
 	if done.Promoted >= manyPromoted {
