@@ -13,17 +13,17 @@ import (
 	"github.com/ojs-pg/ojs-pg/conformance/internal/engine"
 )
 
-// declared are the public folders every one of whose cases passes. A folder is added when it does.
+// declared are the public folders of which every case passes. A folder is added when all its cases do.
 var declared = []string{
 	"ext-admin-api", "ext-backpressure", "ext-dead-letter", "ext-fair-scheduling", "ext-graceful-shutdown", "ext-multi-tenancy",
 	"ext-observability", "level-0-core", "level-1-reliable", "level-2-scheduled",
 }
 
-// caseTimeout ends a case that hangs; the longest public one sleeps a bit more than two minutes.
+// caseTimeout ends a case that hangs. The longest public case sleeps for a bit more than two minutes.
 const caseTimeout = 4 * time.Minute
 
-// impossible are public cases that contradict themselves. They are played all the same: everything in them
-// must hold but the named expectations, and these must not.
+// impossible are public cases that contradict themselves. They are played all the same: the named
+// expectations must fail, and all others must hold.
 var impossible = map[string]struct {
 	reason string
 	at     []string
@@ -35,8 +35,8 @@ var impossible = map[string]struct {
 	},
 }
 
-// refused is how a job that breaks a rule of the envelope is turned down. The public cases accept any status
-// from 400 to 422, so that a server without the route would pass them.
+// refused returns the assertions for a job that breaks a rule of the envelope. The public cases accept
+// any status from 400 to 422, so a server without the route (404) would pass them.
 func refused(field string) map[string]string {
 	return map[string]string{"*": fmt.Sprintf(`{
 		"status_in": [400, 422],
@@ -48,8 +48,8 @@ func refused(field string) map[string]string {
 	}`, field)}
 }
 
-// spelledOut are assertions for what some public cases say only in prose. The keys are folder/name, because
-// ids are not unique, and the step, "*" being all of them.
+// spelledOut holds assertions for what some public cases say only in prose. The keys are folder/name,
+// because ids are not unique, and then the id of a step; "*" stands for all steps.
 var spelledOut = map[string]map[string]string{
 	"level-0-core/invalid-missing-type":          refused("type"),
 	"level-0-core/invalid-type-format":           refused("type"),
@@ -139,7 +139,8 @@ func load(t *testing.T, root string) []engine.Case {
 	return cases
 }
 
-// checkSpelledOut finds assertions whose case was renamed, which would otherwise just vanish.
+// checkSpelledOut fails if assertions of spelledOut name a case that does not exist: it was renamed, and
+// they would otherwise be skipped.
 func checkSpelledOut(t *testing.T, byFolder map[string][]engine.Case) {
 	t.Helper()
 	for key := range spelledOut {
@@ -150,14 +151,15 @@ func checkSpelledOut(t *testing.T, byFolder map[string][]engine.Case) {
 	}
 }
 
-// longSleep is from where on a case has a server of its own and runs beside others, because they would wait for minutes in sum.
+// longSleep is the sleep from which on a case gets a server of its own and runs in parallel. One after the
+// other such cases would take minutes.
 const longSleep = 30 * time.Second
 
-// play runs the cases of one folder, each on a server just reset, and prints how many passed.
+// play runs the cases of one folder, each on a server that was just reset, and prints how many passed.
 func play(t *testing.T, folder string, cases []engine.Case) {
 	target := server(t)
 	var passed atomic.Int64
-	// Cases that run beside others end when this function has returned.
+	// Cases that run in parallel end after this function has returned.
 	t.Cleanup(func() { fmt.Printf("%s %d/%d\n", folder, passed.Load(), len(cases)) })
 	for _, c := range cases {
 		t.Run(c.ID+" "+c.Name, func(t *testing.T) {

@@ -1,5 +1,5 @@
-// Package conformance holds no program: its tests play conformance cases against this project's server,
-// started in the test on a real Postgres.
+// Package conformance has tests only. They play conformance cases against this project's server, which
+// they start on a real PostgreSQL.
 //
 // The project's own cases are in testdata/own. The public OJS cases are not part of this repository; they
 // are read from the directory that OJS_CONFORMANCE_SUITES names:
@@ -9,5 +9,5 @@
 // Without FOLDER the folders that this project declares to pass are played. OJS_CONFORMANCE_URL sends the
 // cases to a server that is already running; it must have been started with its reset route allowed.
 //
-// How a case is understood is internal/engine's business.
+// internal/engine reads the cases and plays them.
 package conformance

@@ -22,11 +22,11 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 
-// givenServer names a server that runs already.
+// givenServer is the environment variable with the URL of a server that runs already.
 const givenServer = "OJS_CONFORMANCE_URL"
 
-// server is the one at OJS_CONFORMANCE_URL, or one of our own, put together as the program does it: a login
-// role that is only a member of ojs_service, a listener, a clock and a socket.
+// server returns the server at OJS_CONFORMANCE_URL. If it is not set, it starts one as the program does:
+// with a login role that is only a member of ojs_service, a listener, a clock and a socket.
 func server(t *testing.T) engine.Target {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 8}, Timeout: 2 * time.Minute}
@@ -44,7 +44,8 @@ func server(t *testing.T) engine.Target {
 	srv := httpapi.New(httpapi.Config{
 		DB: db, Dispatcher: dispatcher, Logger: log,
 		AllowReset: true,
-		// A case of level 0 has a job with a policy of uniqueness, which is of level 4, and wants it kept.
+		// A case of level 0 enqueues a job with a uniqueness policy, which belongs to level 4, and expects that
+		// the policy is kept.
 		Reset: func(ctx context.Context) error {
 			if err := setup.Reset(ctx, database.URL); err != nil {
 				return err
@@ -67,7 +68,7 @@ func server(t *testing.T) engine.Target {
 			t.Error(err)
 		}
 	})
-	// Before db is closed and its database dropped, whose cleanups were registered earlier.
+	// Registered last, so it runs first: before db is closed and its database dropped.
 	t.Cleanup(func() {
 		stop()
 		running.Wait()
@@ -75,7 +76,7 @@ func server(t *testing.T) engine.Target {
 	return engine.Target{URL: "http://" + socket.Addr().String(), Client: client}
 }
 
-// testLog puts what the server complains of into the test's own log.
+// testLog writes the server's warnings into the log of the test.
 type testLog struct{ t *testing.T }
 
 func (l testLog) Write(line []byte) (int, error) {

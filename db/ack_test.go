@@ -17,7 +17,7 @@ var noon = time.Date(2031, 5, 4, 12, 0, 0, 0, time.UTC)
 
 var states = []string{"scheduled", "available", "pending", "active", "completed", "retryable", "cancelled", "discarded"}
 
-// bring makes a job of acme in a queue of its own and leads it into a state.
+// bring makes a job of acme in a queue and brings it into a state.
 func bring(t testing.TB, d *pgtest.DB, state, queue string) job {
 	t.Helper()
 	service := d.Service()
@@ -45,13 +45,13 @@ func bring(t testing.TB, d *pgtest.DB, state, queue string) job {
 	return j
 }
 
-// row is everything about a job, as text.
+// row returns all rows about a job, as text.
 func row(t testing.TB, d *pgtest.DB, id string) string {
 	t.Helper()
 	return one[string](t, d.Pool, "select j::text from ojs.job j where id = $1", id)
 }
 
-// What holds for every job at every moment.
+// unsound finds jobs that break an invariant of rows, which must hold for every job at every moment.
 const unsound = `select id || ' ' || state || ' ' || j::text from ojs.job j where not (
 	(state = 'active') = (lease is not null) and (state = 'active') = (lease_expires_at is not null)
 	and (state in ('completed', 'cancelled', 'discarded')) = (finished_at is not null)
@@ -256,7 +256,7 @@ func TestErrorsThatAreNotRetried(t *testing.T) {
 	}
 }
 
-// jobWith is a job in a worker's hands that has a retry policy.
+// jobWith returns an active job with a retry policy.
 func jobWith(t testing.TB, d *pgtest.DB, retry string) job {
 	t.Helper()
 	exec(t, d.Service(), "select from ojs.enqueue('a', p_retry => $1::text::jsonb)", retry)
@@ -401,7 +401,7 @@ func TestAckWithProducedRows(t *testing.T) {
 	if got, want := outcome(), "active, 0 invoices, 0 next, 0 journalled"; got != want {
 		t.Errorf("after the rollback: %s, want %s", got, want)
 	}
-	// Somebody else's lease: the whole transaction is refused.
+	// The lease of another worker: the whole transaction is refused.
 	tx = begin(t, acme)
 	exec(t, tx, "insert into shop.invoice values ($1)", held.ID)
 	refused(t, tx, "OJ409", "select from ojs.ack($1, $2)", held.ID, otherID)

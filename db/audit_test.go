@@ -81,7 +81,7 @@ func TestAuditOfPauses(t *testing.T) {
 	}
 }
 
-// The service is believed when it says who acts. Nobody else is, who could set the same setting.
+// The audit trail believes the service's login when it names an actor. Any other login could set the same setting and is not believed.
 func TestAuditKnowsTheActor(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

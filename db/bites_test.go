@@ -6,7 +6,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// smallBites has a fold take in five rows of the journal at a time.
+// smallBites makes a database in which a fold reads five rows of the journal at a time.
 func smallBites(t *testing.T) *pgtest.DB {
 	t.Helper()
 	d := pgtest.New(t)
@@ -14,7 +14,7 @@ func smallBites(t *testing.T) *pgtest.DB {
 	return d
 }
 
-// enqueueSingly enqueues jobs by a statement and transaction each.
+// enqueueSingly enqueues jobs, each with a statement and transaction of its own.
 func enqueueSingly(t *testing.T, d *pgtest.DB, queue, tenant string, jobs int) {
 	t.Helper()
 	for range jobs {
@@ -22,7 +22,7 @@ func enqueueSingly(t *testing.T, d *pgtest.DB, queue, tenant string, jobs int) {
 	}
 }
 
-// fetchedOf is how many jobs of queue q some FETCHes get for tenant a, one after the other.
+// fetchedOf returns the number of jobs of queue q that some FETCHes get for tenant a, one after the other.
 func fetchedOf(t *testing.T, d *pgtest.DB) int {
 	t.Helper()
 	jobs := 0
@@ -94,7 +94,7 @@ func TestEndsKeptForLaterAreCountedOnce(t *testing.T) {
 	}
 }
 
-// A count of a limit that is gone, which a session still has locked, is passed over: nobody waits for it, and the new limit is exact.
+// A count of a limit that is gone, which a session still has locked, is skipped: no session waits for it, and the new limit is exact.
 func TestACountThatIsGoneAndStillLocked(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

@@ -12,8 +12,9 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// work runs a statement that returns a number, and counts the rows that it read, wrote and deleted. All goes in one message: a caller that
-// has been in its transaction for 20 ms fetches without the lane, and reads more.
+// work runs a statement that returns a number, and counts the rows that it read, wrote and deleted. It
+// sends all in one message: a caller that has been in its transaction for 20 ms fetches without the lane,
+// and reads more.
 func work(t *testing.T, pool *pgxpool.Pool, sql string) (result, rows int) {
 	t.Helper()
 	const touched = `select coalesce(sum(seq_tup_read + idx_tup_fetch + n_tup_ins + n_tup_upd + n_tup_del), 0)::int

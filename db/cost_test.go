@@ -9,7 +9,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// costly is a queue whose tenants share by what their jobs cost, while all of them have jobs.
+// costly is a queue whose tenants share by the cost of their jobs. All of them always have jobs.
 type costly struct {
 	t      *testing.T
 	q      querier
@@ -29,7 +29,7 @@ func (c *costly) add(tenant string, jobs int, cost func() float64) {
 	}
 }
 
-// take fetches, and compares each prefix with what was due.
+// take fetches jobs, and compares what each tenant has got with what was due to it, after every job.
 func (c *costly) take(q querier, count int) (got int) {
 	c.t.Helper()
 	rows := lines(c.t, q, "select tenant_id, coalesce(extra ->> 'cost', '1')::float8 from ojs.fetch('{q}', $1)", count)

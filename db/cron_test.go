@@ -14,7 +14,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// due has a cron job be due now and at the given distances from now, as if a server had told its times.
+// due makes a cron job due now and at the given distances from now, as if a server had planned it so.
 func due(t *testing.T, q querier, name string, distances ...string) {
 	t.Helper()
 	times := make([]string, len(distances))
@@ -27,7 +27,7 @@ func due(t *testing.T, q querier, name string, distances ...string) {
 		where c.name = $1`, strings.Join(times, ", ")), name)
 }
 
-// hurry has the clock look again now at what it would look at again soon.
+// hurry makes timers that are due soon due now.
 func hurry(t *testing.T, q querier) {
 	t.Helper()
 	exec(t, q, "update ojs.timer set due_at = ojs.now() where kind = 'cron' and due_at < now() + interval '1 minute'")
@@ -288,7 +288,7 @@ func TestManyThatAreDueAtOnceTakeSeveralTicks(t *testing.T) {
 	}
 }
 
-// However many of one tenant's are due, each tick fires some of everybody's, and what else is due does not wait.
+// However many cron jobs of one tenant are due, each tick fires some of every tenant, and other due work does not wait.
 func TestTenantsTakeTurnsAtBeingFired(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -352,7 +352,7 @@ func TestHistoryKeepsTheLatestThousand(t *testing.T) {
 	}
 }
 
-// With allow nobody asks what runs, but it is known when the policy becomes another one.
+// With allow it does not matter what runs, but that is known when the policy changes.
 func TestRunsBesideEachOtherAreKnown(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -429,7 +429,7 @@ func TestCronJobsAreTheTenantsOwn(t *testing.T) {
 		"select ojs.cron_info('%s')", "select ojs.delete_cron('%s')", "select ojs.trigger_cron('%s')",
 		"select ojs.configure_cron('%s', false)",
 	} {
-		// A cron job of somebody else is answered as one that nobody has.
+		// A cron job of another tenant gets the answer for one that does not exist.
 		for _, name := range []string{"g", "nothing"} {
 			f := refused(t, acme, "OJ404", fmt.Sprintf(sql, name))
 			if want := "cron job " + name + " does not exist"; !strings.Contains(f.Message, want) {

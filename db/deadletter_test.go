@@ -13,7 +13,7 @@ import (
 
 const deadPolicy = `{"max_attempts": 1, "on_exhaustion": "dead_letter"}`
 
-// bury makes dead letters: jobs of a tenant in a queue that fail with an error of that type.
+// bury makes dead letters: jobs of a tenant in a queue that fail with an error of the given type.
 func bury(t testing.TB, d *pgtest.DB, tenant, queue, errorType string, n int) (ids []string) {
 	t.Helper()
 	service := d.Service()

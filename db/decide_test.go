@@ -11,7 +11,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// share is how many of the next jobs each tenant gets.
+// share returns the number of jobs that each tenant gets of the next ones.
 func share(t *testing.T, pool *pgxpool.Pool, count int) map[string]int {
 	t.Helper()
 	got := map[string]int{}
@@ -218,7 +218,7 @@ func TestAPauseWhileACallWaits(t *testing.T) {
 	}
 }
 
-// Jobs that somebody keeps locked are noted in the journal in sum each time they are looked at again.
+// Jobs that another session keeps locked get one journal row together, each time that the tick looks at them again.
 func TestLockedJobsAreNotedInSum(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

@@ -36,7 +36,7 @@ type apiPage struct {
 
 func (p *apiPage) add(format string, args ...any) { fmt.Fprintf(&p.text, format, args...) }
 
-// each adds what a row is, for each row of a query; null is empty.
+// each calls row for each row of a query, with its columns as texts. Null is "".
 func (p *apiPage) each(sql string, row func(values []string)) {
 	p.t.Helper()
 	rows, err := p.d.Pool.Query(p.t.Context(), sql)
@@ -61,7 +61,7 @@ func (p *apiPage) each(sql string, row func(values []string)) {
 	}
 }
 
-// prose is a comment in one line: comments are wrapped for psql, and a page wraps by itself.
+// prose returns a comment as one line: comments are wrapped for psql, and a page wraps by itself.
 func prose(s string) string { return strings.Join(strings.Fields(s), " ") }
 
 func cell(s string) string { return strings.ReplaceAll(prose(s), "|", `\|`) }

@@ -8,7 +8,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// An error names the functions that it comes through, and shows nobody the body of one: psql, drivers and the server's log print all of it.
+// An error names the functions that it comes through, without their bodies: psql, drivers and the server's log print all of its context.
 // One of a call for many jobs is no longer than one about a single job.
 func TestErrorsOfManyAreAsShortAsOfOne(t *testing.T) {
 	t.Parallel()

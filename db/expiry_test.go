@@ -9,7 +9,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// However a job was enqueued and whatever it waits for: past expires_at the clock discards it, and nobody needs to ask for it.
+// However a job was enqueued and whatever it waits for: after expires_at the clock discards it, also if no worker asks for it.
 func TestJobsExpireByThemselves(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -120,7 +120,7 @@ func TestWhatIsGivenBackLateExpires(t *testing.T) {
 	}
 }
 
-// A job that somebody has locked at that moment is looked at again.
+// A job that another session has locked at that moment is looked at again.
 func TestExpiryBesideALock(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

@@ -16,7 +16,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// explained is what ojs.explain says of an available job.
+// explained holds what ojs.explain says about an available job.
 type explained struct {
 	ID, Tenant, Certainty                string
 	TenantAhead, HigherAhead, Dispatches *int
@@ -26,7 +26,7 @@ const explainAll = `
 	select j.id::text, j.tenant_id, coalesce(e.certainty, ''), e.tenant_ahead::int, e.higher_ahead::int, e.dispatches_ahead::int
 	from ojs.job j cross join lateral ojs.explain(j.id, null) e where j.queue = $1 and j.state = 'available' order by j.seq`
 
-// explainJobs asks about all available jobs of a queue.
+// explainJobs calls ojs.explain for all available jobs of a queue.
 func explainJobs(t *testing.T, q querier, queue string) []explained {
 	t.Helper()
 	rows, err := q.Query(t.Context(), explainAll, queue)
@@ -40,7 +40,8 @@ func explainJobs(t *testing.T, q querier, queue string) []explained {
 	return nil
 }
 
-// mixedQueue is a random queue: tenants, weights, priorities, and jobs that come while others are handed out.
+// mixedQueue makes a random queue: tenants, weights, priorities, and jobs that come while others are
+// handed out.
 func mixedQueue(t *testing.T, d *pgtest.DB, r *rand.Rand, queue string, limited bool) (weights map[string]float64) {
 	t.Helper()
 	weights = map[string]float64{}
@@ -76,11 +77,12 @@ func mixedQueue(t *testing.T, d *pgtest.DB, r *rand.Rand, queue string, limited 
 	return weights
 }
 
-// What an estimate may be off, in turns of the job's own tenant, and a job of each tenant beside: who is new joins somewhere within a turn.
+// estimateBound is by how much an estimate may be wrong, in jobs of the job's own tenant, plus one job of
+// each other tenant: a new tenant joins at a random point between two jobs of its own.
 const estimateBound = 2.0
 
-// changedPlaces is whether jobs of at most so many tenants came in each other's places, those of two positions among them. Of a job that
-// is estimated nobody said its place.
+// changedPlaces reports whether jobs of at most some tenants came in each other's positions, the
+// positions a and b among them. A job with an estimate has no exact position.
 func changedPlaces(said, came map[int]string, a, b, tenants int) bool {
 	a, b = min(a, b), max(a, b)
 	for from := a; from > a-tenants; from-- {
@@ -170,7 +172,7 @@ func TestExplainFollowsTheDecisions(t *testing.T) {
 	}
 }
 
-// causes are those of what holds a job back, with what is said of it in full.
+// causes returns the causes that hold a job back, and the whole explanation.
 func causes(t *testing.T, q querier, id string, tenant *string) (words []string, said string) {
 	t.Helper()
 	var held string

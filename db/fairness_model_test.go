@@ -11,9 +11,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// fluid is the ideal: a server that works for all tenants with work at once, in proportion to their weights, and has done
-// as many jobs in sum as were dispatched. A tenant is done there when as much was done for it as it has jobs. It knows nothing of how the
-// database chooses; it only follows what was dispatched.
+// fluid is the ideal: a server that works for all tenants with work at once, in proportion to their
+// weights, and has done as many jobs in sum as were dispatched. It has finished a tenant when it has done
+// as many jobs for it as the tenant has. It does not know how the database chooses; it only follows the
+// dispatches.
 type fluid struct {
 	weight  map[string]float64
 	backlog map[string]int     // jobs not dispatched
@@ -31,10 +32,10 @@ func (f *fluid) arrive(tenant string, jobs int) {
 
 func (f *fluid) reweigh(tenant string, weight float64) { f.weight[tenant] = weight }
 
-// lag is the number of jobs a tenant is owed; negative: it is ahead.
+// lag returns the number of jobs by which a tenant is behind the ideal; negative: ahead of it.
 func (f *fluid) lag(tenant string) float64 { return float64(f.backlog[tenant]) - f.left[tenant] }
 
-// dispatch follows one job and returns the largest |lag| among tenants with work.
+// dispatch follows one job and returns the largest |lag| of the tenants with work.
 func (f *fluid) dispatch(tenant string) (float64, error) {
 	if f.backlog[tenant] == 0 {
 		return 0, fmt.Errorf("a job of %s was dispatched that had no work", tenant)
@@ -83,7 +84,7 @@ type dispatched struct {
 	id     string
 }
 
-// decision is what one FETCH got.
+// decision holds the jobs of one FETCH.
 type decision struct {
 	jobs []dispatched
 }
@@ -107,8 +108,8 @@ func fetchJobs(ctx context.Context, pool *pgxpool.Pool, queue string, count int)
 	return d, rows.Err()
 }
 
-// race lets several fetchers take jobs at once and returns what they got in the order in which it was decided, which the
-// journal keeps.
+// race lets several fetchers take jobs at once, and returns their jobs in the order of the decisions,
+// which the journal keeps.
 func race(t *testing.T, pool *pgxpool.Pool, queue string, counts [][]int) []dispatched {
 	t.Helper()
 	var (
@@ -170,7 +171,8 @@ func configureWeight(t *testing.T, pool *pgxpool.Pool, tenant string, weight flo
 	}
 }
 
-// levelsDisagree are levels that do not count their tenants, or whose low is above the time of one; but for tenants of isolated pools.
+// levelsDisagree finds levels with a wrong count of tenants, or whose low is above the time of a tenant
+// that is not in an isolated pool.
 const levelsDisagree = `
 	select coalesce(l.queue, f.queue), coalesce(l.priority, f.priority), l.ready, f.ready, l.at_limit, f.at_limit, l.low, f.low
 	from (select s.queue, l.* from ojs.dispatch_state s cross join lateral unnest(s.levels) l) l
@@ -180,7 +182,8 @@ const levelsDisagree = `
 	where coalesce(l.ready, 0) <> coalesce(f.ready, 0) or coalesce(l.at_limit, 0) <> coalesce(f.at_limit, 0)
 		or l.low > f.low and not exists (select from ojs.pool p where p.isolated and p.tenants is not null)`
 
-// ringsAgree compares what the rings keep in sum with the rows they sum up, and every available job with the ways a decision has to it.
+// ringsAgree compares the sums that rings keep with their rows, and checks that a decision can find every
+// available job.
 func ringsAgree(t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()
 	for what, sql := range map[string]string{

@@ -43,7 +43,7 @@ func TestFairnessFollowsTheFluidModel(t *testing.T) {
 	}
 }
 
-// fluidRun is a run under way, in a queue of its own.
+// fluidRun is the state of a run, which has a queue of its own.
 type fluidRun struct {
 	t       *testing.T
 	service *pgxpool.Pool
@@ -101,7 +101,7 @@ func (f *fluidRun) configure(tenant string) {
 	exec(f.t, f.service, "select ojs.configure_tenant($1, $2::float8::numeric, p_queue => $3)", tenant, f.model.weight[tenant], f.queue)
 }
 
-// play lets jobs arrive and be fetched in turns, and then fetches what is left.
+// play lets jobs arrive and fetches jobs in alternation, and then fetches what is left.
 func (f *fluidRun) play() {
 	f.t.Helper()
 	for range 14 {
@@ -145,7 +145,7 @@ func (f *fluidRun) arrive() {
 	}
 }
 
-// follow takes the model through dispatches in their order.
+// follow makes the model follow dispatches, in their order.
 func (f *fluidRun) follow(sequence []dispatched) {
 	f.t.Helper()
 	for _, j := range sequence {
@@ -169,9 +169,9 @@ func (f *fluidRun) follow(sequence []dispatched) {
 	}
 }
 
-// owed is how many jobs of a queue were handed out without the lane, by callers who waited in vain for it. Such jobs go by what is known at
-// that moment, past those that a decision under way has locked, and are charged for afterwards: exact order is promised where there are
-// none.
+// owed returns the number of jobs of a queue that were handed out without the lane, to callers that did
+// not get it in time. Such jobs are chosen by the state at that moment, without jobs that a decision
+// under way has locked, and are charged afterwards. Exact order is promised only if there are none.
 func owed(t *testing.T, q querier, queue string) int {
 	t.Helper()
 	return one[int](t, q, "select coalesce(sum(owed), 0) from ojs.journal where queue = $1", queue)

@@ -14,7 +14,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// What operators read in other views than ojs.tenant_stats and ojs.queue_stats.
+// operatorViews are the views for operators, besides ojs.tenant_stats and ojs.queue_stats.
 var operatorViews = []string{
 	"queue_demands", "unserved_queues", "blocked_tenants", "longest_waits", "dead_letter_errors", "lost_attempts", "lost_workers",
 	"queue_workers",
@@ -128,7 +128,7 @@ func TestOperatorViewsReadNoJobs(t *testing.T) {
 	}
 }
 
-// A tenant whose queues nobody serves takes nothing from anybody, and counts for nobody's share.
+// A tenant whose queues no worker serves takes nothing from other tenants, and does not count in their shares.
 func TestSharesAmongTenantsThatAreServed(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -198,7 +198,7 @@ func TestBlockedTenantsSayWhy(t *testing.T) {
 		exec(t, operator, "select from "+c.undo)
 		expect("")
 	}
-	// Within five minutes somebody who has asked may ask again.
+	// A worker that has asked within five minutes may ask again.
 	exec(t, service, "select ojs.ack($1)", first.ID)
 	expect("")
 	d.SetNow(time.Now().Add(2 * time.Hour))

@@ -14,7 +14,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// onlyServers call these functions, which ojs.help leaves out.
+// onlyServers are the functions that only servers call. ojs.help leaves them out.
 const onlyServers = "drop_waiter enqueue_rows fetch_many jobs_floor note_refusals plan_cron register_waiters release_many " +
 	"schema_changing schema_hash stand_down unplanned_crons"
 
@@ -82,7 +82,8 @@ func TestTheOverviewFitsAScreen(t *testing.T) {
 	}
 }
 
-// shownWidth is how many columns a table takes in psql: of each column the widest text, a blank on both sides and a line between.
+// shownWidth returns the width of a table in psql: of each column the widest text, a blank on both sides
+// and a bar between.
 func shownWidth(t *testing.T, q querier, sql string) int {
 	t.Helper()
 	rows, err := q.Query(t.Context(), sql, pgx.QueryExecModeSimpleProtocol)

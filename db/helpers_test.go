@@ -20,12 +20,14 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// -update rewrites what these tests compare with: testdata, schema.sql, docs/sql-api.md.
+// update is set by -update: tests rewrite the files that they compare with (testdata, schema.sql,
+// docs/sql-api.md).
 var update = flag.Bool("update", false, "rewrite golden and generated files")
 
-// -seed repeats a random walk; each prints its own.
+// seed is set by -seed and repeats a random test. Each random test prints its own seed.
 var seed = flag.Uint64("seed", 0, "seed of random walks; 0: another one each time")
 
+// newSeed returns the seed of -seed, or a random one.
 func newSeed() uint64 {
 	if *seed != 0 {
 		return *seed
@@ -35,7 +37,7 @@ func newSeed() uint64 {
 
 type querier = pgtest.Querier
 
-// exec, one and list are those of pgtest, under names that leave a line to its SQL.
+// exec, one and list are Exec, One and List of pgtest, under short names that leave the line to the SQL.
 
 func exec(t testing.TB, q querier, sql string, args ...any) int64 {
 	t.Helper()
@@ -52,7 +54,7 @@ func list[T any](t testing.TB, q querier, sql string, args ...any) []T {
 	return pgtest.List[T](t, q, sql, args...)
 }
 
-// lines are the rows, their columns separated by a space and null shown as -.
+// lines returns the rows of a query as texts, with columns separated by a space and null shown as -.
 func lines(t testing.TB, q querier, sql string, args ...any) []string {
 	t.Helper()
 	rows, err := q.Query(t.Context(), sql, args...)
@@ -79,7 +81,8 @@ func lines(t testing.TB, q querier, sql string, args ...any) []string {
 	return all
 }
 
-// refused is the error of a statement that must fail with one of these SQLSTATEs.
+// refused returns the error of a statement. The test fails if the statement succeeds or fails with an
+// SQLSTATE that is not among states, a list separated by spaces.
 func refused(t testing.TB, q querier, states string, sql string, args ...any) *pgconn.PgError {
 	t.Helper()
 	rows, err := q.Query(t.Context(), sql, args...)
@@ -94,6 +97,7 @@ func refused(t testing.TB, q querier, states string, sql string, args ...any) *p
 	return sqlstate(t, err, states, pgtest.Short(sql))
 }
 
+// sqlstate returns err as an error of PostgreSQL. The test fails if its SQLSTATE is not among states.
 func sqlstate(t testing.TB, err error, states, what string) *pgconn.PgError {
 	t.Helper()
 	var failure *pgconn.PgError
@@ -110,7 +114,7 @@ func sqlstate(t testing.TB, err error, states, what string) *pgconn.PgError {
 	return &pgconn.PgError{}
 }
 
-// detail is the JSON object that our errors carry for programs.
+// detail returns the JSON object in the detail of an error of class OJ.
 func detail(t testing.TB, failure *pgconn.PgError) map[string]any {
 	t.Helper()
 	fields := map[string]any{}
@@ -122,7 +126,7 @@ func detail(t testing.TB, failure *pgconn.PgError) map[string]any {
 	return fields
 }
 
-// job is what the tests look at in a row of ojs.job.
+// job holds the columns of ojs.job that most tests look at.
 type job struct {
 	ID, Tenant, Queue, State string
 	Attempt                  int
@@ -130,7 +134,7 @@ type job struct {
 	WorkerID                 *string
 }
 
-// jobs are the rows of a call, or of another expression after "from".
+// jobs returns the jobs of a call such as ojs.fetch('{default}'), or of another expression after "from".
 func jobs(t testing.TB, q querier, from string, args ...any) []job {
 	t.Helper()
 	sql := "select id::text, tenant_id, queue, state::text, attempt, lease::text, worker_id from " + from
@@ -145,6 +149,7 @@ func jobs(t testing.TB, q querier, from string, args ...any) []job {
 	return nil
 }
 
+// oneJob is jobs for an expression that has to give one job.
 func oneJob(t testing.TB, q querier, from string, args ...any) job {
 	t.Helper()
 	all := jobs(t, q, from, args...)
@@ -154,7 +159,8 @@ func oneJob(t testing.TB, q querier, from string, args ...any) job {
 	return all[0]
 }
 
-// begin opens a transaction on a session of its own. It is rolled back with the test if nobody ended it.
+// begin opens a transaction in a session of its own. If the test does not end it, it is rolled back at the
+// end of the test.
 func begin(t testing.TB, pool *pgxpool.Pool) pgx.Tx {
 	t.Helper()
 	tx, err := pool.Begin(t.Context())
@@ -165,6 +171,7 @@ func begin(t testing.TB, pool *pgxpool.Pool) pgx.Tx {
 	return tx
 }
 
+// commit ends a transaction, which must succeed. So does rollback.
 func commit(t testing.TB, tx pgx.Tx) {
 	t.Helper()
 	if err := tx.Commit(t.Context()); err != nil {
@@ -179,7 +186,7 @@ func rollback(t testing.TB, tx pgx.Tx) {
 	}
 }
 
-// connect is a session of its own, for what belongs to a session.
+// connect opens a session of its own, for tests of settings, locks and notifications of a session.
 func connect(t testing.TB, url string) *pgx.Conn {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)
@@ -190,10 +197,10 @@ func connect(t testing.TB, url string) *pgx.Conn {
 	return conn
 }
 
-// backendPID of the session of a transaction, for pgtest's Blocked.
+// backendPID returns the process id of the session of a transaction, for pgtest's Blocked.
 func backendPID(tx pgx.Tx) uint32 { return tx.Conn().PgConn().PID() }
 
-// idleForLong has levels at which no tenant has work have been so for a day.
+// idleForLong makes levels of priority without work look as if they had been without for a day.
 func idleForLong(t testing.TB, d *pgtest.DB) {
 	t.Helper()
 	exec(t, d.Pool, `
@@ -202,13 +209,13 @@ func idleForLong(t testing.TB, d *pgtest.DB) {
 			from unnest(levels) with ordinality l order by l.ordinality)`)
 }
 
-// ackActive acknowledges all jobs that run.
+// ackActive acknowledges all active jobs.
 func ackActive(t testing.TB, q querier) {
 	t.Helper()
 	exec(t, q, "select ojs.ack_many(array(select id from ojs.job where state = 'active'))")
 }
 
-// waitForLane has sessions wait for the lane for so many milliseconds.
+// waitForLane makes sessions wait for the lane for a number of milliseconds, instead of 100.
 func waitForLane(t *testing.T, d *pgtest.DB, patience int) {
 	t.Helper()
 	body := one[string](t, d.Pool, "select pg_get_functiondef('ojs._wait_for_lane'::regproc)")
@@ -219,10 +226,10 @@ func waitForLane(t *testing.T, d *pgtest.DB, patience int) {
 	exec(t, d.Pool, strings.Replace(body, real, fmt.Sprintf("c_patience_ms constant int := %d;", patience), 1))
 }
 
-// fetchLater fetches a number of jobs from one queue in the background, on a session of its own,
-// and returns when that waits for the session that holds the lane. It does so for a minute, or for
-// five seconds and then in vain: the 100 ms of a real one are over before a loaded machine has
-// arranged anything.
+// fetchLater fetches jobs of a queue in the background, in a session of its own, and returns when that
+// session waits for the session that holds the lane. It waits for a minute or, with inVain, for five
+// seconds, after which the FETCH goes on without the lane. The usual 100 ms would be over before a loaded
+// machine has come to the next step of the test.
 func fetchLater(t *testing.T, d *pgtest.DB, queue string, count int, inVain bool) (jobs <-chan int) {
 	t.Helper()
 	patience := 60_000
@@ -234,8 +241,8 @@ func fetchLater(t *testing.T, d *pgtest.DB, queue string, count int, inVain bool
 	got := make(chan int, 1)
 	go func() {
 		n := -1
-		// The simple protocol begins the transaction with the call. The other one plans the call in between, and after 20 ms of that the
-		// call would not wait.
+		// The simple protocol begins the transaction with the call. The extended one plans the call first; if
+		// that takes more than 20 ms, the call does not wait.
 		const fetch = "select count(*) from ojs.fetch(array[$1], $2)"
 		if err := conn.QueryRow(t.Context(), fetch, pgx.QueryExecModeSimpleProtocol, queue, count).Scan(&n); err != nil {
 			t.Error(err)
@@ -246,7 +253,7 @@ func fetchLater(t *testing.T, d *pgtest.DB, queue string, count int, inVain bool
 	return got
 }
 
-// counts the rows of private tables, for "nothing is stored".
+// stored returns the numbers of rows in private tables, to compare with nothing.
 func stored(t testing.TB, d *pgtest.DB) string {
 	t.Helper()
 	return one[string](t, d.Pool, `select format('%s jobs, %s wakes, %s timers, %s leases, %s releases',
@@ -256,7 +263,7 @@ func stored(t testing.TB, d *pgtest.DB) string {
 
 const nothing = "0 jobs, 0 wakes, 0 timers, 0 leases, 0 releases"
 
-// answers tells what the server would answer to an error.
+// answers returns the error with which the server would answer.
 func answers(t testing.TB, db *pg.DB, failure *pgconn.PgError) *pg.Error {
 	t.Helper()
 	var known *pg.Error
@@ -266,8 +273,8 @@ func answers(t testing.TB, db *pg.DB, failure *pgconn.PgError) *pg.Error {
 	return known
 }
 
-// golden compares with a file beside this one, or rewrites it. The names of tests that use it begin with TestGolden, by which
-// make golden finds them.
+// golden compares a text with a file or, with -update, writes the file. The name of a test that uses it
+// begins with TestGolden: make golden runs the tests with such names.
 func golden(t *testing.T, path, got string) {
 	t.Helper()
 	if !strings.HasPrefix(t.Name(), "TestGolden") {
@@ -287,7 +294,7 @@ func golden(t *testing.T, path, got string) {
 	}
 }
 
-// readFile is a golden or generated file.
+// readFile returns the content of a golden or generated file.
 func readFile(t *testing.T, path string) string {
 	t.Helper()
 	raw, err := os.ReadFile(path)
@@ -297,6 +304,7 @@ func readFile(t *testing.T, path string) string {
 	return string(raw)
 }
 
+// firstDifference returns a message with the first line in which two texts differ.
 func firstDifference(want, got string) string {
 	a, b := strings.Split(want, "\n"), strings.Split(got, "\n")
 	for i := range max(len(a), len(b)) {

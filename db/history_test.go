@@ -7,7 +7,8 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// since says how the numbers of all, a queue or a tenant have grown within some time: enqueued, completed, failed attempts.
+// since returns by how much three counters have grown within some time: jobs enqueued, jobs completed,
+// and failed attempts. It counts all jobs, or those of a queue or a tenant.
 func since(t *testing.T, d *pgtest.DB, queue, tenant, span string) [3]int64 {
 	t.Helper()
 	return [3]int64(list[int64](t, d.Operator(), `

@@ -8,7 +8,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// typedColumns are the names and types of a relation's columns, in their order.
+// typedColumns lists the names and types of a relation's columns, in their order.
 const typedColumns = `
 	select a.attname || ' ' || pg_catalog.format_type(a.atttypid, a.atttypmod) from pg_catalog.pg_attribute a
 	where a.attrelid = $1::pg_catalog.regclass and a.attnum > 0 and not a.attisdropped `

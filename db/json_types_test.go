@@ -10,7 +10,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// What the tests below send, and what of it is kept when nobody makes jsonb of it.
+// Values that the tests below send, and how they are kept if no caller turns them into jsonb.
 const (
 	typedArgs    = `[1,  {"b": 1, "a": 2}]`
 	typedMeta    = `{"k":  1}`
@@ -18,7 +18,7 @@ const (
 	typedOptions = `{"note":  1}`
 )
 
-// jsonTypes are what programs have JSON in; "" is a bare literal.
+// jsonTypes are the types in which programs hold JSON; "" is a literal without a type.
 var jsonTypes = []string{"", "json", "jsonb", "text", "varchar"}
 
 func asType(value, as string) string {
@@ -28,7 +28,7 @@ func asType(value, as string) string {
 	return "'" + value + "'::" + as
 }
 
-// normal is a value after it has been jsonb.
+// normal returns a value as it is after a conversion to jsonb.
 func normal(value, as string) string {
 	if as != "jsonb" {
 		return value
@@ -36,7 +36,7 @@ func normal(value, as string) string {
 	return map[string]string{typedArgs: `[1, {"a": 2, "b": 1}]`, typedOptions: `{"note": 1}`}[value]
 }
 
-// wantTyped is the row of a job that typedValues shows.
+// wantTyped returns the row of a job as typedValues shows it.
 func wantTyped(args, rest string) string {
 	return fmt.Sprintf(`%s {"k": 1} {"max_attempts": 7} %s`, normal(typedArgs, args), normal(typedOptions, rest))
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// holdLane has a session fetch a job of queue other and stay in its transaction, with the lane in its hands: it works.
+// holdLane fetches a job of queue other in a transaction that stays open and holds the lane.
 func holdLane(t *testing.T, d *pgtest.DB) pgx.Tx {
 	t.Helper()
 	exec(t, d.Pool, "select ojs.enqueue('x', p_queue => 'other', p_tenant => 'holder')")
@@ -79,7 +79,7 @@ func TestASessionThatWorksWithTheLaneStopsNobody(t *testing.T) {
 		"limited", "limited", "limited")
 }
 
-// An operator's pause and limit wait for nobody, and act from the next decision on.
+// An operator's pause and limit wait for no session, and act from the next decision on.
 func TestPausesAndLimitsWaitForNobody(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -169,7 +169,7 @@ func TestASessionStaysInLineWhileDecisionsGoOn(t *testing.T) {
 	}
 }
 
-// waitsForLane returns when so many sessions wait for the row of ojs.lane.
+// waitsForLane returns when a number of sessions wait for the row of ojs.lane.
 func waitsForLane(t *testing.T, d *pgtest.DB, sessions int) {
 	t.Helper()
 	for one[int](t, d.Pool, `select count(*) from pg_locks where not granted and pid in (
@@ -192,8 +192,8 @@ func TestALimitWaitsForTheJobsOfItsTransaction(t *testing.T) {
 	equal(t, "after it", list[string](t, d.Service(), "select tenant_id from ojs.fetch('{other}', 5)"), "holder")
 }
 
-// stopDecisions stops decisions where they call a function of PL/pgSQL, and returns when what fetch does has come there. release lets it
-// go on, and waits for its end.
+// stopDecisions stops decisions where they call a PL/pgSQL function. It calls fetch in the background and
+// returns when that has come there. release lets fetch go on, and waits for its end.
 func stopDecisions(t *testing.T, d *pgtest.DB, function string, fetch func()) (release func()) {
 	t.Helper()
 	body := one[string](t, d.Pool, "select pg_get_functiondef($1::text::regproc)", function)

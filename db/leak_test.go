@@ -13,7 +13,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// tenantSources is what tenants may read: each relation, and each function that returns rows.
+// tenantSources returns everything that tenants may read: relations, and functions that return rows.
 func tenantSources(t *testing.T, d *pgtest.DB, foreignID string) []string {
 	t.Helper()
 	sources := list[string](t, d.Pool, `select c.oid::pg_catalog.regclass::text from pg_catalog.pg_class c
@@ -48,7 +48,8 @@ func tenantSources(t *testing.T, d *pgtest.DB, foreignID string) []string {
 
 var measured = regexp.MustCompile("Memory|Disk|Space|JIT")
 
-// planNumbers is what a plan says in numbers, by path, without what is measured in time or memory. Pages are those of all nodes.
+// planNumbers returns the numbers in a plan by their paths, without times and memory. Pages are the sum of
+// all nodes.
 func planNumbers(t *testing.T, q querier, sql string) map[string][]float64 {
 	t.Helper()
 	var tree any
@@ -84,7 +85,8 @@ func planNumbers(t *testing.T, q querier, sql string) map[string][]float64 {
 	return into
 }
 
-// differences between two plans: any number, and pages beyond the few that chance makes.
+// differences returns the numbers in which two plans differ, and pages if they differ by more than chance
+// explains.
 func differences(a, b map[string][]float64) (all []string) {
 	for key := range maps.Keys(a) {
 		if key == "pages" {
@@ -101,7 +103,8 @@ func differences(a, b map[string][]float64) (all []string) {
 	return all
 }
 
-// Settings by which a session leads the planner to its own conditions instead of a policy's, one after the other.
+// leading are settings by which a session makes the planner check its own conditions before those of a
+// policy.
 var leading = []string{
 	"set local jit = off",
 	"set local enable_seqscan = off",
@@ -121,7 +124,7 @@ func lead(t *testing.T, q querier, settings string) {
 	}
 }
 
-// secretJobs gives globex more jobs of its own, in most states, beside workers, cron jobs and a configuration.
+// secretJobs gives globex jobs in most states, workers, cron jobs and a configuration.
 func secretJobs(t *testing.T, d *pgtest.DB, count int) {
 	t.Helper()
 	exec(t, d.Service(), `insert into ojs.jobs (tenant_id, type, queue, priority, tags, meta, timeout_ms, scheduled_at)
@@ -185,10 +188,11 @@ func TestConditionsDoNotLeak(t *testing.T) {
 	exec(t, conn, "select (case when queue like 'secret%' then 'x' else '1' end)::int from ojs.jobs")
 }
 
-// condition is one on a column: one that meets rows of globex, and one that meets none.
+// condition is a condition on a column, with a value that rows of globex have, and one that no row has.
 type condition struct{ column, foreign, made string }
 
-// foreignConditions are those on each column that a source may have. id is that of a job of globex.
+// foreignConditions returns conditions on all columns that a source may have. id is that of a job of
+// globex.
 func foreignConditions(id string) []condition {
 	return []condition{
 		{"tenant_id", "tenant_id = 'globex'", "tenant_id = 'nobody'"},
@@ -211,7 +215,7 @@ func foreignConditions(id string) []condition {
 	}
 }
 
-// columnsOf are the columns of a source that its reader may see.
+// columnsOf returns the columns of a source that its reader may see.
 func columnsOf(t *testing.T, q querier, source string) (names []string) {
 	t.Helper()
 	all := "*"
@@ -232,7 +236,7 @@ func columnsOf(t *testing.T, q querier, source string) (names []string) {
 	return names
 }
 
-// explain says the same about a value of another tenant as about one that nobody has: what the planner expects, and what it has seen.
+// explain says the same about a value of another tenant as about one that does not exist: what the planner expects, and what it has seen.
 func TestExplainDoesNotLeak(t *testing.T) {
 	t.Parallel()
 	n := newNeighbours(t)

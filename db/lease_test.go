@@ -11,7 +11,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// leases is a database whose clock the test moves, with jobs to be handed out.
+// leases is a database with available jobs, whose clock the test moves.
 type leases struct {
 	*pgtest.DB
 	t *testing.T

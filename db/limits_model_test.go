@@ -19,7 +19,7 @@ var (
 	crowdQueues  = []string{"a", "b", "c"}
 )
 
-// crowd is sessions that do at once whatever may change what counts against a limit.
+// crowd is a number of sessions that at once do all that may change a count of a limit.
 type crowd struct {
 	t *testing.T
 	d *pgtest.DB
@@ -28,7 +28,7 @@ type crowd struct {
 	errs []error
 }
 
-// did keeps what went wrong, but for what is a fair answer to one of several at once.
+// did keeps an error, unless it is one that a session may get because others work at once.
 func (c *crowd) did(what string, err error) {
 	if err == nil {
 		return
@@ -51,7 +51,7 @@ func some(r *rand.Rand, of []string) []string {
 
 const fetchSome = "select from ojs.fetch($1, $2)"
 
-// ends are ways in which attempts end, or jobs before one.
+// crowdEnds are statements that end attempts, or jobs before an attempt.
 var crowdEnds = []string{
 	"select ojs.ack_many(array(select id from ojs.job where state = 'active' order by random() limit 4))",
 	"select ojs.ack(id) from (select id from ojs.job where state = 'active' order by random() limit 1) j",
@@ -65,7 +65,8 @@ func (c *crowd) exec(what string, q querier, sql string, args ...any) {
 	c.did(what, err)
 }
 
-// fetchAndStay fetches in a transaction that stays open for a moment, perhaps after an end, and perhaps for nothing.
+// fetchAndStay fetches in a transaction that stays open for a moment. It may end an attempt before, and may
+// roll back.
 func (c *crowd) fetchAndStay(r *rand.Rand) {
 	tx, err := c.d.Service().Begin(c.t.Context())
 	if err != nil {
@@ -140,7 +141,7 @@ func (c *crowd) step(r *rand.Rand) {
 	}
 }
 
-// consistent compares what is counted with the jobs, and the levels with their tenants, once all ends are taken in.
+// consistent compares counts with jobs, and levels with their tenants, after all ends have been counted.
 func (c *crowd) consistent() {
 	c.t.Helper()
 	tx := begin(c.t, c.d.Pool)

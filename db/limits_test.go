@@ -43,10 +43,10 @@ func TestATenantsLimitHoldsOverAllQueues(t *testing.T) {
 	}
 }
 
-// quotas are the limits of a random run: by tenant, queue and pool, the empty name standing for all.
+// quotas holds the limits of a random run, by tenant, queue and pool. An empty name stands for all.
 type quotas map[[3]string]int
 
-// broken says which limit the jobs that are active at this moment exceed.
+// broken returns an error that names the limit which the active jobs exceed, or nil.
 func (q quotas) broken(active map[[3]string]int) error {
 	sums := map[[3]string]int{}
 	for shard, n := range active {
@@ -63,8 +63,8 @@ func (q quotas) broken(active map[[3]string]int) error {
 	return nil
 }
 
-// limitedRun is the workers of a random run. They keep a ledger of their own: a job is entered after it was handed out, and struck out
-// before it ends, so the ledger never shows more than what runs.
+// limitedRun is the workers of a random run. They keep a ledger of active jobs: a job is entered after it
+// was handed out, and removed before it ends, so the ledger never has more jobs than run.
 type limitedRun struct {
 	pool   *pgxpool.Pool
 	quotas quotas
@@ -95,7 +95,7 @@ func (w *limitedRun) enter(jobs []heldJob) {
 	}
 }
 
-// end ends an attempt in one of the ways there are. It says whether the job is done.
+// end ends an attempt in a random way. It returns true if the job has ended.
 func (w *limitedRun) end(ctx context.Context, r *rand.Rand, j heldJob) (bool, error) {
 	w.mu.Lock()
 	w.active[[3]string{j.tenant, j.queue, j.pool}]--
@@ -170,7 +170,7 @@ func TestLimitsAreExact(t *testing.T) {
 	}
 }
 
-// eligible are jobs that wait though every rule about them has room.
+// eligible finds jobs that wait although every rule about them has capacity.
 const eligible = `
 	select a.tenant_id, a.queue, count(*) from ojs.job a
 	where a.state = 'available' and a.queue = any ($1) and not exists (

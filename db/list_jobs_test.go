@@ -8,7 +8,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// walk goes through all pages of a list of jobs, and returns the ids, how many pages there were, and how many of them were empty.
+// walk reads all pages of a list of jobs. It returns the ids, the number of pages, and how many were empty.
 func walk(t *testing.T, q querier, states, tenant any, limit int) (ids []string, pages, empty int) {
 	t.Helper()
 	var before *string
@@ -109,7 +109,7 @@ func TestJobsAreListedByFilters(t *testing.T) {
 	refused(t, d.As("acme"), "42501", "select ojs.list_jobs()")
 }
 
-// Many are cancelled at once; those that cannot be are named, and nobody waits for what is locked.
+// Many jobs are cancelled at once. Jobs that cannot be cancelled are named, and the call does not wait for locked ones.
 func TestManyJobsAreCancelled(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

@@ -10,8 +10,8 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// byLoad are the rows of a call of ojs.fetch_many by strategy least-loaded: the worker of each job, and in brackets how many jobs requests
-// may have at most whose workers have no room for more.
+// byLoad returns the rows of a call of ojs.fetch_many with the strategy least-loaded: the worker of each
+// job and, in brackets, the bounds of requests whose workers are near their concurrency.
 func byLoad(t *testing.T, q querier, counts, workers string) string {
 	t.Helper()
 	return strings.Join(list[string](t, q, `select case when id is null then format('(%s of %s)', attempt, worker_id) else worker_id end

@@ -10,7 +10,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// A job that somebody holds locked when its turn comes is passed over without waiting, and comes back if it is let go unchanged.
+// A job that another session has locked is skipped without a wait, and comes back if it is unlocked unchanged.
 func TestLockedJobsComeBack(t *testing.T) {
 	t.Parallel()
 	database := pgtest.New(t)
@@ -162,7 +162,7 @@ func TestSittingCallerStopsNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 	first := one[string](t, tx, "select id::text from ojs.jobs where state = 'active'")
-	// Two that were there before, and one whose wake nobody can fold now.
+	// Two jobs that were there before, and one whose journal row cannot be folded now.
 	enqueueFor(t, service, "default", "globex", 1)
 	got := map[string]int{}
 	for range 3 {

@@ -24,7 +24,7 @@ type malformed struct {
 	null              bool   // SQL null instead of text
 }
 
-// The type that a parameter or column has in SQL; text is cast to it there.
+// sqlType holds the SQL type of a parameter or column, to which text is cast.
 var sqlType = map[string]string{
 	"type": "text", "args": "json", "queue": "text", "priority": "int", "scheduled_at": "timestamptz", "expires_at": "timestamptz",
 	"meta":  "jsonb",
@@ -251,7 +251,8 @@ func (m malformed) json() []byte {
 	return []byte(`"` + m.text + `"`)
 }
 
-// Fields whose list in ojs.enqueue_rows has another name than p_, the field and s, or another type than that of the field.
+// listName holds fields whose array in ojs.enqueue_rows has another name than p_, the field and s, or
+// another type than the field.
 var listName = map[string]string{
 	"args": "p_args", "priority": "p_priorities", "scheduled_at": "p_scheduled_at", "expires_at": "p_expires_at",
 	"retry": "p_retries", "max_attempts": "p_max_attempts", "timeout_ms": "p_timeouts_ms",
@@ -260,7 +261,7 @@ var listName = map[string]string{
 
 var listType = map[string]string{"scheduled_at": "text", "expires_at": "text", "tags": "json"}
 
-// listed is a field's list in ojs.enqueue_rows, with the value, a parameter, as that of the second job.
+// listed returns the array of a field in ojs.enqueue_rows, with the value, a parameter, for the second job.
 func listed(field, first, value string) string {
 	name, kind := listName[field], listType[field]
 	if name == "" {
@@ -272,7 +273,7 @@ func listed(field, first, value string) string {
 	return fmt.Sprintf("%s => array[%s, %s::text::%s]", name, first, value, kind)
 }
 
-// call is a statement with parameters as bytes, which the driver would not let through otherwise.
+// call is a statement with parameters as bytes, because the driver refuses some of these values.
 type call struct {
 	sql    string
 	params [][]byte
@@ -280,7 +281,7 @@ type call struct {
 
 var bulkArgs = regexp.MustCompile(`p_args => (\$\d+::json)`)
 
-// doors are the ways in. Each begins with a sound job and spoils one field of it.
+// doors returns a call for each way to enqueue a job: with a valid job but for one field.
 func (m malformed) doors() map[string]call {
 	value := []byte(m.text)
 	if m.null {

@@ -8,7 +8,8 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// waysIn are statements that make jobs of acme with the priorities 10 and 11, in a queue of the way's name.
+// waysIn are statements that make jobs of acme with the priorities 10 and 11, in a queue with the
+// statement's name.
 var waysIn = []struct{ name, sql string }{
 	{"enqueue", "select ojs.enqueue('a', p_queue => $1, p_priority => p, p_tenant => 'acme') from unnest(array[10, 11]) p"},
 	{"unusual", `select ojs.enqueue('a', p_queue => $1, p_priority => p, p_meta => '{"tenant_id": "acme"}', p_tags => '{x}',

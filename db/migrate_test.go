@@ -9,7 +9,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// catalog is everything a migration can leave behind: objects with their owners, rights, options and comments.
+// catalog lists everything that a migration can change: objects with owners, rights, options and comments.
 const catalog = `
 	select x from (
 		select concat_ws(' ', 'schema', n.nspname, n.nspowner::regrole,

@@ -7,7 +7,7 @@ func TestCeilingsFollowTheModel(t *testing.T) {
 	schedules(t, 2, (*model).ceilings)
 }
 
-// ceiling is how high the priority of a tenant's new jobs may be.
+// ceiling is the highest priority that new jobs of a tenant may have.
 type ceiling struct {
 	most   int
 	clamps bool
@@ -31,7 +31,7 @@ func (m *model) ceilings() {
 	m.drain()
 }
 
-// raise sets how high the priorities of a tenant may be, or lifts that.
+// raise sets or removes the ceiling of a tenant.
 func (m *model) raise() {
 	tenant, of, over := m.pick(m.tenants), ceiling{m.r.IntN(3), m.r.IntN(2) == 0}, "refuse"
 	if of.clamps {
@@ -45,7 +45,7 @@ func (m *model) raise() {
 	m.highest[tenant] = of
 }
 
-// allowed is the priority that jobs get, or that they are refused.
+// allowed returns the priority that jobs get, or that they are refused.
 func (m *model) allowed(a arrival) (priority int, refused bool) {
 	of, has := m.highest[a.tenant]
 	if !has || a.priority <= of.most {

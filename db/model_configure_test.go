@@ -5,12 +5,12 @@ import (
 	"strings"
 )
 
-// scope is what a rule is about: a tenant, a tenant in a queue, a queue.
+// scope returns a random scope of a rule: a tenant, a tenant in a queue, or a queue.
 func (m *model) scope() [2]string {
 	return [][2]string{{m.pick(m.tenants), ""}, {m.pick(m.tenants), m.pick(m.queues)}, {"", m.pick(m.queues)}}[m.r.IntN(3)]
 }
 
-// configure changes something that operators may change.
+// configure makes a random change of configuration.
 func (m *model) configure() {
 	switch m.r.IntN(8) {
 	case 0, 1:
@@ -62,8 +62,8 @@ func (m *model) resumeAll() {
 	}
 }
 
-// share changes how the tenants of a queue share, which says nothing of what they may have, what priorities order there, and whether
-// tenants wait in one line.
+// share changes the fairness of a queue (which changes no limit), its priority_scope, and whether it is
+// first in, first out.
 func (m *model) share() {
 	queue := m.pick(m.queues)
 	how := []string{
@@ -121,7 +121,7 @@ func (m *model) configurePool() {
 	m.exec(m.service, "select ojs.configure_pool($1, $2::text::jsonb)", name, text)
 }
 
-// poolRest is what a pool has that all of them together cannot have.
+// poolRest returns settings of a pool that cannot be combined with each other.
 func (m *model) poolRest(p *modelPool) (config []string) {
 	if m.r.IntN(2) == 0 {
 		p.queues = some(m.r, m.queues)

@@ -26,7 +26,7 @@ func TestConcurrentDispatchFollowsTheModel(t *testing.T) {
 	})
 }
 
-// member is one of several who do at once what step does alone.
+// member is one of several sessions that do at once what step does alone.
 type member struct {
 	*model
 	mu   *sync.Mutex
@@ -34,7 +34,8 @@ type member struct {
 	held []*modelJob
 }
 
-// crowd lets several fetchers work at once. Configuration stands, but for pauses, weights and boosts, which the first of them changes.
+// crowd lets several fetchers work at once. Configuration does not change, but for pauses, weights and
+// boosts, which the first fetcher changes.
 func (m *model) crowd(fetchers, rounds int) {
 	if m.err != nil {
 		return
@@ -63,7 +64,8 @@ func (m *model) crowd(fetchers, rounds int) {
 	m.settle()
 }
 
-// settle has those jobs looked at again that somebody had hold of when their turn came, and takes over the order in which jobs came.
+// settle makes the database look again at jobs that were locked when a decision came to them, and gives
+// the model the order in which jobs came.
 func (m *model) settle() {
 	for range 2 {
 		m.exec(m.d.Pool, "update ojs.timer set due_at = now() - interval '1 s' where kind = 'revisit'")
@@ -107,8 +109,9 @@ func (c *member) bring() {
 	}
 }
 
-// change is made by one alone, so that it knows the order of its changes. What it pauses counts as paused after that, and what it resumes
-// not before it.
+// change changes configuration. Only one member calls it, so that it knows the order of its changes. A
+// scope counts as paused from the end of the change that pauses it to the beginning of the one that
+// resumes it.
 func (c *member) change() {
 	if c.r.IntN(2) == 0 {
 		tenant, boost := c.pick(c.tenants), c.r.IntN(3)
@@ -135,7 +138,8 @@ func (c *member) change() {
 	}
 }
 
-// take fetches, and enters what it gets into the ledger. It strikes jobs out before they end, so the ledger never has more than what runs.
+// take fetches jobs and enters them into the ledger. It removes a job before it ends the attempt, so the
+// ledger never has more jobs than run.
 func (c *member) take() {
 	a := c.anyAsk()
 	a.wait = []int{0, 0, 0, 20}[c.r.IntN(4)]
@@ -195,7 +199,7 @@ func (c *member) give() {
 		way.become(j)
 		c.mu.Unlock()
 		c.finish(way, id, lease)
-		// Those that end many pass over a job that somebody has locked at the moment, and are to be called again.
+		// Functions that end many jobs skip a job that another session has locked, and have to be called again.
 		for len(c.ids(c.d.Pool, "select 'held' from ojs.job where id = $1 and lease = $2 and state = 'active'", id, lease)) > 0 {
 			c.finish(way, id, lease)
 		}

@@ -44,17 +44,17 @@ func (m *model) crowdAtDoors() {
 	m.drain()
 }
 
-// door is a way into the database for the program of a user.
+// door is an interface by which the programs of users reach the database: SQL or HTTP.
 type door interface {
 	enqueue(ctx context.Context, a arrival) (ids []string, err error)
 	fetch(ctx context.Context, a ask) (jobs []handedJob, again bool, err error)
 	end(ctx context.Context, way modelEnd, id, lease string) error
 }
 
-// openDoors has the steps that follow go by SQL, or over HTTP.
+// openDoors makes the next steps use SQL or HTTP, at random.
 func (m *model) openDoors() { m.doors = []door{sqlDoor{m.service}, m.serve()} }
 
-// door is the one through which the next call goes.
+// door returns the door for the next call.
 func (m *model) door() door {
 	if m.doors == nil {
 		return sqlDoor{m.service}
@@ -62,7 +62,7 @@ func (m *model) door() door {
 	return m.doors[m.r.IntN(len(m.doors))]
 }
 
-// arrival is jobs that are to be enqueued together, in one of the ways there are.
+// arrival holds jobs that are enqueued together.
 type arrival struct {
 	tenant, queue string
 	priority, n   int
@@ -106,14 +106,14 @@ func (d sqlDoor) end(ctx context.Context, way modelEnd, id, lease string) error 
 	return err
 }
 
-// httpDoor is a server. What it has no route for goes by SQL.
+// httpDoor is a server. Calls for which it has no route use SQL.
 type httpDoor struct {
 	sqlDoor
 	url    string
 	client *http.Client
 }
 
-// serve starts a server on the model's database, which ends with the test.
+// serve starts a server on the model's database. The end of the test stops it.
 func (m *model) serve() httpDoor {
 	opened, log := m.d.Open(), slog.New(slog.DiscardHandler)
 	listener := notify.New(opened, log)
@@ -141,7 +141,7 @@ func (m *model) serve() httpDoor {
 	return httpDoor{sqlDoor{m.service}, "http://" + socket.Addr().String() + "/ojs/v1/", client}
 }
 
-// httpJobs are what an answer says of jobs.
+// httpJobs holds the jobs in an answer.
 type httpJobs struct {
 	Jobs []struct {
 		ID, Queue, Lease  string
@@ -152,7 +152,7 @@ type httpJobs struct {
 	}
 }
 
-// post sends a request. An error is what SQL would raise.
+// post sends a request. It returns an error of the server as the error that SQL would raise.
 func (d httpDoor) post(ctx context.Context, path, tenant string, body any) (answer httpJobs, err error) {
 	sent, err := json.Marshal(body)
 	if err != nil {

@@ -7,14 +7,15 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// mutation breaks one rule: in a function of the schema it replaces a text. seed: that of the first schedule.
+// mutation breaks one rule: it replaces a text in a function of the schema. seed is the seed of the first
+// schedule.
 type mutation struct {
 	name, function, old, new string
 	play                     func(*model)
 	seed                     uint64
 }
 
-// tight is a schedule in which there is always some limit and some pool.
+// tight is a schedule in which there are always limits and pools.
 func (m *model) tight() {
 	m.prepare()
 	for range 3 {

@@ -7,8 +7,9 @@ import (
 	"testing"
 )
 
-// What a tenant may be away from its part, in jobs, while the same tenants have work and their weights lie far apart: those of little
-// weight may all be ahead at once, as in 3 % of random tenants with 0.1, 0.37 and 2.5. A simulation of the rule alone comes to 2.2.
+// farBound is by how many jobs a tenant may be away from its share, while the same tenants have work and
+// their weights are far apart. Tenants of little weight may all be ahead at once, as in 3 % of random
+// tenants with weights 0.1, 0.37 and 2.5. A simulation of the rule alone gives 2.2.
 const farBound = 2.5
 
 // Tenants that all have jobs throughout, with weights that stand: over every prefix of the dispatches each is close to its part, however
@@ -35,7 +36,7 @@ func TestFirstInFirstOutFollowsTheModel(t *testing.T) {
 	schedules(t, 3, (*model).firstIn)
 }
 
-// firstIn is a schedule of queues that are first in, first out but for moments.
+// firstIn is a schedule of queues that are first in, first out most of the time.
 func (m *model) firstIn() {
 	m.tenants, m.queues = []string{"t1", "t2", "t3", "t4"}, []string{"a", "b"}[:1+m.r.IntN(2)]
 	for _, queue := range m.queues {
@@ -71,7 +72,7 @@ func (m *model) firstIn() {
 	m.drain()
 }
 
-// stock enqueues jobs that keep a queue and a tenant busy.
+// stock enqueues jobs, so that a tenant has enough of them in a queue.
 func (m *model) stock(tenant, queue string, n int) {
 	for n > 0 && m.err == nil {
 		some, priority := n, 0
@@ -86,7 +87,8 @@ func (m *model) stock(tenant, queue string, n int) {
 	}
 }
 
-// beside says whether jobs were handed out without the lane, as to a caller that waited for it too long: no order is promised then.
+// beside reports whether jobs were handed out without the lane, for instance to a caller that waited too
+// long for it. No order is promised then.
 func (m *model) beside() bool {
 	for _, n := range m.ids(m.d.Pool, "select coalesce(sum(owed), 0)::text from ojs.journal") {
 		return n != "0"
@@ -94,7 +96,7 @@ func (m *model) beside() bool {
 	return true
 }
 
-// play makes calls until so many jobs were handed out, and returns them in order.
+// play makes FETCHes until a number of jobs are handed out, and returns these in order.
 func (m *model) play(dispatches int, a ask) (all []handedJob) {
 	for len(all) < dispatches && m.err == nil {
 		a.many, a.counts = m.r.IntN(2) == 0, []int{min([]int{1, 1, 2, 3, 7, 20}[m.r.IntN(6)], dispatches-len(all))}
@@ -141,7 +143,7 @@ func (m *model) shares() {
 	}
 }
 
-// strategies compares with the documented order, of a strategy and for a list of queues.
+// strategies compares the order of jobs with the documented one, for a random strategy and list of queues.
 func (m *model) strategies() {
 	a := ask{queues: m.queues, strategy: m.pick([]string{"strict", "round-robin", "weighted"})}
 	model, weights := newFluid(map[string]float64{}), make([]string, len(a.queues))
@@ -183,8 +185,9 @@ func (m *model) strategies() {
 	}
 }
 
-// orderOf says what is wrong with the order of queues that all have jobs throughout. Round-robin may begin anywhere, because the round goes
-// on from one FETCH to the next; so a queue may begin ahead and end behind. waits counts the dispatches of others since a queue's last one.
+// orderOf returns what is wrong with the order of queues that always have jobs, or nil. Round-robin may
+// begin with any queue, because a round goes on from one FETCH to the next; so a queue may begin one job
+// ahead and end one behind. waits counts the dispatches of other queues since the last one of a queue.
 func orderOf(got []handedJob, queues []string, strategy string, model *fluid) error {
 	sum, waits, at := 0.0, map[string]int{}, map[string]int{}
 	for i, queue := range queues {
@@ -216,8 +219,8 @@ func orderOf(got []handedJob, queues []string, strategy string, model *fluid) er
 	return nil
 }
 
-// minimum lets queues come and go under a min_dispatch_ratio: in every stretch of dispatches in which a queue has jobs throughout it gets
-// its part of them.
+// minimum lets queues come and go under a min_dispatch_ratio. In every stretch of dispatches in which a
+// queue always has jobs, it gets its share of them.
 func (m *model) minimum() {
 	ratio := []float64{0.05, 0.1, 0.2, 0.25}[m.r.IntN(4)]
 	strategy := m.pick([]string{"strict", "weighted", "round-robin", "least-loaded"})

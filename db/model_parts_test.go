@@ -18,7 +18,7 @@ func TestPartsFollowTheModel(t *testing.T) {
 	})
 }
 
-// parts is what tenants of one queue have had of what they share, while all of them have jobs.
+// parts counts what tenants of one queue have got of what they share. All of them always have jobs.
 type parts struct {
 	weight, served map[string]float64
 	sum, most      float64 // that was served, and of one job
@@ -30,7 +30,7 @@ func (p *parts) serve(tenant string, amount float64) {
 	p.most = max(p.most, amount)
 }
 
-// away is how far the tenant is from its part that is farthest from it.
+// away returns the largest distance of a tenant from its share.
 func (p *parts) away() (lag float64) {
 	sum := 0.0
 	for _, weight := range p.weight {
@@ -42,7 +42,7 @@ func (p *parts) away() (lag float64) {
 	return lag
 }
 
-// sharing is what a queue, or the deployment, says of how its tenants share.
+// sharing is the configured fairness of a queue or of the deployment.
 type sharing struct {
 	Strategy string             `json:"strategy,omitempty"`
 	Weights  map[string]float64 `json:"weights,omitempty"`
@@ -58,7 +58,7 @@ func (s sharing) String() string {
 	return string(text)
 }
 
-// weightOf is the weight of a tenant in a queue; own: what is said of the tenant itself, 0 for nothing.
+// weightOf returns the weight of a tenant in a queue. own is the tenant's own weight, or 0 if it has none.
 func weightOf(tenant string, own float64, queue, deployment sharing) float64 {
 	weight, named := queue.Weights[tenant]
 	switch {
@@ -97,7 +97,7 @@ func (m *model) sharing(named bool) (s sharing) {
 	return s
 }
 
-// byWeights gives tenants weights in all the ways there are, and compares what each gets of two queues.
+// byWeights gives tenants weights in every possible way, and compares what each gets of two queues.
 func (m *model) byWeights() {
 	m.tenants = []string{"t1", "t2", "t3", "t4"}[:2+m.r.IntN(3)]
 	own, deployment := map[string]float64{}, m.sharing(false)
@@ -121,7 +121,7 @@ func (m *model) byWeights() {
 	}
 }
 
-// byCost has tenants share by what their jobs cost, some of which are dear.
+// byCost makes tenants share by the cost of their jobs, some of which are expensive.
 func (m *model) byCost() {
 	m.tenants = []string{"t1", "t2", "t3"}
 	p := &parts{weight: map[string]float64{}, served: map[string]float64{}}
@@ -133,7 +133,8 @@ func (m *model) byCost() {
 	m.serveAll("costly", p, 120, func(tenant string) float64 { return float64(1+m.r.IntN(4*dearest[tenant])) / 4 })
 }
 
-// serveAll makes so many dispatches from a queue of whose tenants none runs out of jobs, and compares their parts after each.
+// serveAll makes a number of dispatches from a queue whose tenants all have enough jobs, and compares their
+// shares after each.
 func (m *model) serveAll(queue string, p *parts, dispatches int, cost func(tenant string) float64) {
 	for range dispatches / 20 {
 		for _, tenant := range m.tenants {
@@ -151,7 +152,7 @@ func (m *model) serveAll(queue string, p *parts, dispatches int, cost func(tenan
 	}
 }
 
-// has is how many jobs of a tenant wait in a queue.
+// has returns the number of jobs of a tenant that wait in a queue.
 func (m *model) has(tenant, queue string) (n int) {
 	for _, j := range m.jobs {
 		if j.state == "available" && j.tenant == tenant && j.queue == queue {
@@ -172,8 +173,8 @@ func (m *model) stockAt(tenant, queue string, n int, cost func(tenant string) fl
 	}
 }
 
-// byTime has tenants share by the time that attempts take, which nobody says beforehand. Attempts take none here: what they are to have run
-// is put into the job's row before they end.
+// byTime makes tenants share by the time that attempts take, which is not known beforehand. Attempts take
+// no time in this test: their time is written into the job's row before they end.
 func (m *model) byTime() {
 	const workers, queue = 3, "timed"
 	type attempt struct {

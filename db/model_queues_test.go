@@ -19,7 +19,7 @@ func TestTurnsOfQueuesFollowTheModel(t *testing.T) {
 	})
 }
 
-// waiting is how many jobs each queue has.
+// waiting returns the number of jobs that wait in each queue.
 func (m *model) waiting() map[string]int {
 	n := map[string]int{}
 	for _, j := range m.jobs {
@@ -30,7 +30,8 @@ func (m *model) waiting() map[string]int {
 	return n
 }
 
-// rotations lets time pass under a rotation_interval: queues that have jobs and gave none for so long have the next dispatches, one each.
+// rotations lets time pass under a rotation_interval: queues with jobs that gave none for so long get the
+// next dispatches, one each.
 func (m *model) rotations() {
 	strategy := m.pick([]string{"strict", "strict", "weighted", "round-robin", "least-loaded"})
 	m.exec(m.service, "select ojs.configure_pool('turns', $1::text::jsonb)", fmt.Sprintf(`{"strategy": %q, "weights": {"a": 98},
@@ -83,7 +84,8 @@ func (m *model) rotations() {
 	}
 }
 
-// rotated says what is wrong with the order of queues in an answer, when those of due were to go first.
+// rotated returns what is wrong with the order of queues in an answer in which the queues due had to come
+// first, or nil.
 func (m *model) rotated(got []handedJob, due []string, waiting map[string]int, strategy string) error {
 	left, waiting := slices.Clone(due), maps.Clone(waiting)
 	for i, h := range got {
@@ -101,7 +103,7 @@ func (m *model) rotated(got []handedJob, due []string, waiting map[string]int, s
 	return nil
 }
 
-// loads has workers, some of them with a concurrency, ask by strategy least-loaded.
+// loads makes FETCHes of workers with the strategy least-loaded; some workers have a concurrency.
 func (m *model) loads() {
 	workers := []string{"w1", "w2", "w3", "nobody"}
 	for _, worker := range workers[:3] {
@@ -137,8 +139,9 @@ func (m *model) loads() {
 	}
 }
 
-// byLoad are the requests of a FETCH, a number for each job that it may have, in the order in which they are served: those of workers with
-// the fewest jobs first, and for each worker no more than it has room for; nil: it does not matter whose they are.
+// byLoad returns the requests of a FETCH in the order in which they are served, one element for each job
+// that they may get: requests of workers with the fewest jobs first, and for each worker no more than its
+// concurrency allows. nil means that any order is right.
 func (m *model) byLoad(a ask) []int {
 	if strategy, _ := m.strategyOf(a); strategy != "least-loaded" || a.workers == nil {
 		return nil

@@ -16,8 +16,8 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// schedules plays n schedules, OJS_MODEL_RUNS if that is set, each in a database of its own and with a seed of its own: OJS_MODEL_SEED and
-// OJS_MODEL_RUNS=1 repeat one.
+// schedules plays n schedules, or OJS_MODEL_RUNS if it is set, each in a database of its own and with a
+// seed of its own. OJS_MODEL_SEED and OJS_MODEL_RUNS=1 repeat one.
 func schedules(t *testing.T, n int, play func(*model)) {
 	t.Helper()
 	t.Parallel()
@@ -40,7 +40,8 @@ func schedules(t *testing.T, n int, play func(*model)) {
 	}
 }
 
-// tables is what the database has about dispatch, without jobs that have ended: a schedule with several callers cannot be repeated.
+// tables returns the rows about dispatch, without jobs that have ended, for the log of a failure: a
+// schedule with several callers cannot be repeated.
 func (m *model) tables() string {
 	var all strings.Builder
 	for _, of := range []string{
@@ -75,7 +76,8 @@ func TestDispatchBesideALimitFollowsTheModel(t *testing.T) {
 	schedules(t, 6, (*model).narrow)
 }
 
-// narrow is a schedule of two queues, in which a tenant has room for few jobs, and those that go first are often cancelled.
+// narrow is a schedule of two queues, in which a tenant may run few jobs, and jobs that would be next are
+// often cancelled.
 func (m *model) narrow() {
 	m.tenants, m.queues = []string{"t1", "t2"}, []string{"a", "b"}
 	m.limit([2]string{"t1", ""}, 2)
@@ -173,7 +175,7 @@ func (m *model) anyAsk() ask {
 	return a
 }
 
-// arrive enqueues some jobs, in one of the ways there are.
+// arrive enqueues some jobs, in a random way.
 func (m *model) arrive() {
 	a := arrival{tenant: m.pick(m.tenants), queue: m.pick(m.queues), priority: m.r.IntN(3), n: 1 + m.r.IntN(8), way: arriving(m.r.IntN(4))}
 	state := "available"
@@ -213,7 +215,7 @@ func (m *model) nextPlace() int {
 	return m.arrived
 }
 
-// in are the jobs in some states, in an order that the seed alone decides.
+// in returns the jobs in some states, in an order that depends on the seed only.
 func (m *model) in(states ...string) []*modelJob {
 	var found []*modelJob
 	for _, j := range m.jobs {
@@ -226,7 +228,7 @@ func (m *model) in(states ...string) []*modelJob {
 	return found
 }
 
-// modelEnd is a way in which an attempt ends, and what becomes of the job.
+// modelEnd is a way to end an attempt, and the state of the job afterwards.
 type modelEnd struct {
 	sql, route string // over HTTP, if there is one
 	requeue    bool
@@ -296,12 +298,13 @@ func (m *model) finish(way modelEnd, id, lease string) {
 	m.keepFromRetry(id)
 }
 
-// keepFromRetry has a job that failed wait until the schedule says so, however long its other steps take.
+// keepFromRetry makes a job that failed wait until promote, however long the other steps of the schedule
+// take.
 func (m *model) keepFromRetry(id string) {
 	m.exec(m.d.Pool, "update ojs.job set retry_at = retry_at + interval '1 day' where id = $1 and state = 'retryable'", id)
 }
 
-// promote has some jobs come that are scheduled or to be tried again, in an order that it chooses.
+// promote makes some scheduled and retryable jobs available, in an order that it chooses.
 func (m *model) promote() {
 	var ids []string
 	for _, j := range m.in("scheduled", "retryable") {
@@ -320,7 +323,7 @@ func (m *model) promote() {
 	m.tickAll()
 }
 
-// tickAll has the clock look at what was moved to an earlier time, too.
+// tickAll makes the clock look at timers that were moved to an earlier time, too.
 func (m *model) tickAll() {
 	m.exec(m.d.Pool, "update ojs.clock_mark set due_at = '-infinity', lease_at = '-infinity'")
 	m.exec(m.service, "select ojs.tick(100000)")
@@ -342,7 +345,8 @@ func (m *model) expireLeases() {
 	m.tickAll()
 }
 
-// compare is of all jobs, and of what counts against limits, once the ends of attempts are taken in.
+// compare compares all jobs, and the counts of limits, with the model, after the ends of attempts have been
+// counted.
 func (m *model) compare() {
 	type row struct {
 		ID, State string
@@ -379,14 +383,15 @@ func (m *model) compare() {
 	}
 }
 
-// belowTheLowest are tenants with work whose time is below the one from which decisions look, but for those of isolated pools.
+// belowTheLowest finds tenants with work whose time is below the one from which decisions look, but for
+// tenants of isolated pools.
 const belowTheLowest = `
 	select format('%s in %s, priority %s', f.tenant_id, f.queue, f.priority) from ojs.tenant_fairness f
 	cross join lateral ojs._level(f.queue, f.priority) l
 	where f.ready and f.vtime < l.low and ((select s.unit from ojs._state(f.queue) s) = 'none'
 		or not exists (select from ojs.pool p where p.isolated and f.tenant_id = any (p.tenants)))`
 
-// countedWrongly are limits against which something else counts than what runs.
+// countedWrongly finds limits whose count is not the number of active jobs.
 const countedWrongly = `
 	select format('%s in %s: %s, want %s', r.tenant_id, r.queue, u.active, j.n)
 	from ojs.rule r left join ojs.usage u on u.tenant_id = r.tenant_id and u.queue = r.queue and u.limit_xid = r.limit_xid
@@ -394,7 +399,8 @@ const countedWrongly = `
 		where j.state = 'active' and r.tenant_id in ('', j.tenant_id) and r.queue in ('', j.queue)) j
 	where r.max_concurrency is not null and u.active is distinct from j.n`
 
-// drain goes on until nothing is left: in the pools as they are, and then without them. Nothing counts any more then.
+// drain fetches and ends jobs until none is left, first with the pools as they are and then without them.
+// All counts must be 0 then.
 func (m *model) drain() {
 	m.resumeAll()
 	m.drainBy([]string{"default", "p1", "p2", "other"})

@@ -17,8 +17,9 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// model is the rules of dispatch once more, in memory and without any of what makes them fast: it looks at all jobs each time. A schedule
-// (model_schedule_test.go) does something to the database and tells the model, which then judges every answer.
+// model implements the rules of dispatch again, in memory and in the simplest way: it looks at all jobs
+// each time. A schedule (model_schedule_test.go) changes the database and tells the model, which judges
+// every answer.
 type model struct {
 	t       testing.TB
 	ctx     context.Context
@@ -52,7 +53,8 @@ type modelJob struct {
 	worker                          string     // that has it by strategy least-loaded
 }
 
-// modelPool is the configuration of a pool. A pool that is configured anew under its name is another one.
+// modelPool is the configuration of a pool. A pool that is deleted and made again under its name is
+// another one.
 type modelPool struct {
 	queues, tenants []string
 	most            int // 0: as many as there are
@@ -95,7 +97,7 @@ func (m *model) fail(format string, args ...any) {
 	}
 }
 
-// failure is what went wrong, behind the last steps that led there.
+// failure returns the error of the model, after the last steps that led to it.
 func (m *model) failure() string {
 	return fmt.Sprintf("%v\nthe last of %d steps:\n  %s\nlimits %v, paused %v, boosts %v", m.err, len(m.steps),
 		strings.Join(m.steps[max(0, len(m.steps)-25):], "\n  "), m.limits, slices.Collect(maps.Keys(m.paused)), m.boost)
@@ -105,7 +107,7 @@ func (m *model) did(format string, args ...any) {
 	m.steps = append(m.steps, fmt.Sprintf(format, args...))
 }
 
-// rows are those of a statement, scanned by columns.
+// rowsOf returns the rows of a statement, read by the positions of columns.
 func rowsOf[T any](ctx context.Context, q querier, sql string, args ...any) ([]T, error) {
 	rows, err := q.Query(ctx, sql, args...)
 	if err != nil {
@@ -123,7 +125,7 @@ func (m *model) exec(q querier, sql string, args ...any) {
 	}
 }
 
-// ids are what a statement returns.
+// ids returns the ids that a statement returns.
 func (m *model) ids(q querier, sql string, args ...any) []string {
 	if m.err != nil {
 		return nil
@@ -147,7 +149,7 @@ func (m *model) poolOf(a ask) *modelPool {
 	return m.pools[name]
 }
 
-// isolates says whether another pool keeps a queue, or the jobs of a tenant, for itself.
+// isolates reports whether another pool keeps a queue, or the jobs of a tenant, for itself.
 func (m *model) isolates(mine *modelPool, queue, tenant string) bool {
 	for name, p := range m.pools {
 		if p == mine || !p.isolated || name == "*" {
@@ -160,7 +162,8 @@ func (m *model) isolates(mine *modelPool, queue, tenant string) bool {
 	return false
 }
 
-// queuesOf are the queues from which a FETCH may have jobs, paused ones too, in the order in which they are listed; none: it is refused.
+// queuesOf returns the queues from which a FETCH may get jobs, also paused ones, in the order listed. If
+// there are none, the FETCH is refused.
 func (m *model) queuesOf(a ask) []string {
 	pool := m.poolOf(a)
 	listed := a.queues
@@ -174,7 +177,8 @@ func (m *model) queuesOf(a ask) []string {
 	return listed
 }
 
-// strategyOf is how a FETCH goes over its queues; mixed: each of them has a minimum, or may go before its turn because it has waited.
+// strategyOf returns the strategy of a FETCH. mixed says that queues have a minimum, or may come before
+// their turn because they have waited.
 func (m *model) strategyOf(a ask) (strategy string, mixed bool) {
 	strategy = a.strategy
 	for _, p := range []*modelPool{m.poolOf(a), m.pools["*"]} {
@@ -197,14 +201,15 @@ func (m *model) isPaused(tenant, queue string) bool {
 	return false
 }
 
-// mayHave says whether a job may go to the worker that asks, within its limits.
+// mayHave reports whether the worker of a FETCH may get a job: by queue, tenant, pauses and pools. It does
+// not look at limits.
 func (m *model) mayHave(a ask, j *modelJob) bool {
 	pool := m.poolOf(a)
 	return slices.Contains(m.queuesOf(a), j.queue) && (a.tenant == "" || a.tenant == j.tenant) && !m.isPaused(j.tenant, j.queue) &&
 		(pool == nil || pool.tenants == nil || slices.Contains(pool.tenants, j.tenant)) && !m.isolates(pool, "", j.tenant)
 }
 
-// active counts the jobs that run, by tenant and queue (empty: all), and by pool.
+// active counts active jobs by tenant and queue (empty: all), and by pool.
 func (m *model) active() (map[[2]string]int, map[*modelPool]int) {
 	n, pools := map[[2]string]int{}, map[*modelPool]int{}
 	for _, j := range m.jobs {
@@ -218,12 +223,13 @@ func (m *model) active() (map[[2]string]int, map[*modelPool]int) {
 	return n, pools
 }
 
-// scopesOf are those of the limits that are about a job.
+// scopesOf returns the scopes of the limits that count a job.
 func scopesOf(tenant, queue string) [][2]string {
 	return [][2]string{{tenant, ""}, {tenant, queue}, {"", queue}}
 }
 
-// roomFor says whether one more job of a tenant and queue may run beside n. tenantOnly: whatever the limit of the queue.
+// roomFor reports whether limits allow one more job of a tenant and queue in addition to n. With
+// tenantOnly it ignores the limit of the queue.
 func (m *model) roomFor(n map[[2]string]int, j *modelJob, tenantOnly bool) bool {
 	for _, of := range scopesOf(j.tenant, j.queue) {
 		if most, limited := m.limits[of]; limited && n[of] >= most && !(tenantOnly && of[0] == "") {
@@ -233,7 +239,7 @@ func (m *model) roomFor(n map[[2]string]int, j *modelJob, tenantOnly bool) bool 
 	return true
 }
 
-// fetch asks and judges the answer. keep: otherwise it is rolled back.
+// fetch makes a FETCH and judges the answer. Without keep it rolls the FETCH back.
 func (m *model) fetch(a ask, keep bool) []handedJob {
 	if m.err != nil {
 		return nil
@@ -310,7 +316,7 @@ func (a ask) String() string {
 		a.pool, a.tenant, a.strategy, a.weights, a.many)
 }
 
-// send makes the call. again: it stopped early and is to be made once more.
+// send makes the call. again says that it stopped early and has to be made once more.
 func (a ask) send(ctx context.Context, q querier) (jobs []handedJob, again bool, err error) {
 	const columns = "coalesce(id::text, ''), coalesce(tenant_id, ''), coalesce(queue, ''), coalesce(priority, 0), coalesce(attempt, 0), " +
 		"coalesce(lease::text, '') from "
@@ -335,7 +341,7 @@ func (a ask) send(ctx context.Context, q querier) (jobs []handedJob, again bool,
 	return jobs, again, err
 }
 
-// send asks in a transaction, or, where there is none, through a door.
+// send makes a FETCH in a transaction or, if tx is nil, through a door.
 func (m *model) send(a ask, tx pgx.Tx) ([]handedJob, bool, error) {
 	if tx != nil {
 		return a.send(m.ctx, tx)
@@ -347,7 +353,7 @@ func (m *model) send(a ask, tx pgx.Tx) ([]handedJob, bool, error) {
 	return through.fetch(m.ctx, a)
 }
 
-// judge looks at an answer, and makes its jobs active.
+// judge checks an answer, and makes its jobs active.
 func (m *model) judge(a ask, got []handedJob) {
 	if len(got) > a.count() {
 		m.fail("%d jobs, asked for %d", len(got), a.count())
@@ -376,7 +382,7 @@ func (m *model) judge(a ask, got []handedJob) {
 	}
 }
 
-// judgeRoom: no limit is exceeded by what was handed out.
+// judgeRoom checks that the jobs handed out exceed no limit.
 func (m *model) judgeRoom(got []handedJob, n map[[2]string]int, pools map[*modelPool]int) {
 	for _, h := range got {
 		for _, of := range scopesOf(h.Tenant, h.Queue) {
@@ -390,7 +396,8 @@ func (m *model) judgeRoom(got []handedJob, n map[[2]string]int, pools map[*model
 	}
 }
 
-// judgeRest: a FETCH that got fewer than it asked for has left nothing that it could have had.
+// judgeRest checks that a FETCH which got fewer jobs than it asked for has left no job that it could have
+// got.
 func (m *model) judgeRest(a ask, got []handedJob, n map[[2]string]int, pools map[*modelPool]int) {
 	pool := m.poolOf(a)
 	if len(got) == a.count() || pool != nil && pool.most > 0 && pools[pool] >= pool.most {
@@ -403,7 +410,7 @@ func (m *model) judgeRest(a ask, got []handedJob, n map[[2]string]int, pools map
 	}
 }
 
-// level is that of a job, and among which jobs it goes first where it is higher.
+// level returns the level of a job, and the jobs among which a higher level goes first.
 func (m *model) level(j *modelJob) (of [2]string, level int) {
 	if m.own[j.queue] {
 		return [2]string{j.queue, j.tenant}, j.priority
@@ -411,7 +418,7 @@ func (m *model) level(j *modelJob) (of [2]string, level int) {
 	return [2]string{j.queue, ""}, j.priority + m.boost[j.tenant]
 }
 
-// line is that in which a job waits for the older ones to go first: that of its tenant, or that of all tenants.
+// line returns the group of jobs in which older ones go first: those of the tenant, or of all tenants.
 func (m *model) line(j *modelJob) [2]any {
 	if m.fifo[j.queue] {
 		_, level := m.level(j)
@@ -420,7 +427,8 @@ func (m *model) line(j *modelJob) [2]any {
 	return [2]any{[2]string{j.tenant, j.queue}, j.priority}
 }
 
-// judgeOrder: in a queue the highest priority goes first, of a line the oldest job, and with strategy strict the first queue.
+// judgeOrder checks that in a queue the highest priority goes first, of a line the oldest job, and with
+// the strategy strict the first queue.
 func (m *model) judgeOrder(a ask, got []handedJob) {
 	queues := m.queuesOf(a)
 	strategy, mixed := m.strategyOf(a)

@@ -13,13 +13,14 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// noisy are the tenants that the tick has found noisy, and by what.
+// noisy returns the tenants that the tick has found noisy, with the reasons.
 func noisy(t *testing.T, d *pgtest.DB) []string {
 	t.Helper()
 	return list[string](t, d.Operator(), "select tenant_id || ' ' || signal from ojs.noisy_neighbours order by 1")
 }
 
-// crowded is a database with a queue and some tenants, the clock standing still, and small numbers that make a tenant noisy.
+// crowded makes a database with a queue and some tenants, a stopped clock, and low bounds above which a
+// tenant counts as noisy.
 func crowded(t *testing.T, tenants map[string]int) *pgtest.DB {
 	t.Helper()
 	d := pgtest.New(t)
@@ -113,7 +114,7 @@ func TestMT91SPNoisyNeighbours(t *testing.T) {
 	}
 }
 
-// An episode is told of once, and forgotten when it is over; switched off, nobody looks.
+// An episode is reported once, and forgotten when it is over. Nothing is measured while the watch is off.
 func TestNoisyNeighboursAreToldOfOnce(t *testing.T) {
 	t.Parallel()
 	d := crowded(t, map[string]int{"a": 40, "b": 3, "c": 3})
@@ -338,7 +339,7 @@ func TestThrottlesAreRefused(t *testing.T) {
 	refused(t, d.As("acme"), "42501", "select * from ojs.noisy_neighbours")
 }
 
-// What the tick does about neighbours waits for nobody, and what an operator lifts stays lifted until the tenant is seen again.
+// The tick waits for no session when it throttles a neighbour. A throttle that an operator lifts stays lifted until the watch looks again.
 func TestThrottlesKeepNobodyWaiting(t *testing.T) {
 	t.Parallel()
 	d := crowded(t, map[string]int{"a": 40, "b": 3, "c": 3})

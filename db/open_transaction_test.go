@@ -35,7 +35,7 @@ func equal(t *testing.T, what string, got []string, want ...string) {
 	}
 }
 
-// ticks lets the clock tick as a server does, but not wait.
+// ticks calls ojs.tick as a server does, without pauses.
 func ticks(t *testing.T, d *pgtest.DB) {
 	t.Helper()
 	tx := begin(t, d.Service())
@@ -71,7 +71,8 @@ func replayBesideAnEnqueue(t *testing.T, d *pgtest.DB) {
 	}
 }
 
-// twin makes a job that is active in its last attempt, with the id of a dead letter that was put aside and that its tenant is deleting.
+// twin makes a job that is active in its last attempt and has the id of an older dead letter, which its
+// tenant is deleting in an open transaction.
 func twin(t *testing.T, d *pgtest.DB) (id string, letGo func()) {
 	t.Helper()
 	d.SetNow(noon)

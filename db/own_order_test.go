@@ -97,7 +97,7 @@ func (o *ownOrder) disturb() {
 	}
 }
 
-// fetchAside fetches in a transaction that lasts, whose jobs are given back half of the time.
+// fetchAside fetches in a transaction that stays open, and rolls it back half of the time.
 func (o *ownOrder) fetchAside(seed uint64) {
 	o.t.Helper()
 	tx := begin(o.t, o.d.Service())

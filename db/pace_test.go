@@ -41,7 +41,7 @@ func TestPaceOfAnHour(t *testing.T) {
 	}
 }
 
-// Who has work only where nobody asks for it competes with nobody.
+// A tenant with work only in queues that no worker asks for does not count in the shares of others.
 func TestIdealSharesOfWhatIsServed(t *testing.T) {
 	t.Parallel()
 	p := startPace(t)
@@ -177,7 +177,8 @@ func startPace(t *testing.T) *pace {
 	return p.at(0)
 }
 
-// at sets the clock to a time after the beginning. On the way, 20 s after the time before, it ticks.
+// at sets the clock to a time after the beginning. If the run ticks, it rolls up ojs.pace once on the way,
+// 20 s after the time before.
 func (p *pace) at(since time.Duration) *pace {
 	p.Helper()
 	then := beginning.Add(since)
@@ -223,7 +224,7 @@ func (p *pace) queues(want ...string) {
 		from ojs.scheduling_stats order by queue`, want...)
 }
 
-// waits are percentiles, which the classes of waits tell.
+// waits compares percentiles of waits, which come from a histogram.
 func (p *pace) waits(want ...string) {
 	p.Helper()
 	p.want(`

@@ -54,7 +54,7 @@ func TestInsertIntoTheView(t *testing.T) {
 		if got := one[string](t, tx, "execute mine ('a', 'prepared')"); got != "prepared" {
 			t.Errorf("%s: a prepared insert returns %s", who.name, got)
 		}
-		// What a tenant has just inserted it reads, before anybody else does.
+		// A tenant reads jobs that it has just inserted, before its commit.
 		if got := one[int](t, tx, "select count(*) from ojs.jobs where queue = 'prepared'"); got != 1 {
 			t.Errorf("%s reads %d of its own jobs before it commits", who.name, got)
 		}
@@ -135,7 +135,7 @@ func TestJobsAreCopied(t *testing.T) {
 	sqlstate(t, err, "42501", "tenant_id")
 }
 
-// ORMs and mappers write null into all columns that nobody has given.
+// ORMs and mappers write null into all columns that the program does not set.
 func TestNullsInAnInsertAreDefaults(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

@@ -12,7 +12,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// inPool are the queues of the jobs that a FETCH in a pool gets.
+// inPool returns the queues of the jobs that a FETCH in a pool gets.
 func inPool(t *testing.T, q querier, pool, queues string, count int, more ...string) string {
 	t.Helper()
 	return strings.Join(list[string](t, q, "select queue from ojs.fetch($1::text[], $2, p_pool => $3"+strings.Join(more, "")+")",
@@ -87,13 +87,13 @@ func TestIsolatedQueues(t *testing.T) {
 	}
 }
 
-// tenantsOf are the tenants of the jobs that a FETCH in a pool gets.
+// tenantsOf returns the tenants of the jobs that a FETCH in a pool gets.
 func tenantsOf(t *testing.T, q querier, pool string, count int) string {
 	t.Helper()
 	return strings.Join(list[string](t, q, "select tenant_id from ojs.fetch('{q}', $1, p_pool => $2)", count, pool), "")
 }
 
-// A pool that is bound to tenants gets their jobs only, by weight; with isolated, nobody else does (multi-tenancy section 7.3).
+// A pool that is bound to tenants gets their jobs only, by weight; with isolated, no other pool gets them (multi-tenancy section 7.3).
 func TestPoolsOfTenants(t *testing.T) {
 	t.Parallel()
 	service := pgtest.New(t).Service()
@@ -121,7 +121,7 @@ func TestPoolsOfTenants(t *testing.T) {
 		t.Errorf("bound: %s", got)
 	}
 	exec(t, service, "select ojs.delete_pool('bound', true)")
-	// And when all are served by all again, nobody has to make up for what others had meanwhile.
+	// When all pools serve all tenants again, no tenant has to make up for jobs that others got meanwhile.
 	got = tenantsOf(t, service, "default", 10)
 	if strings.Count(got, "c") < 1 || strings.Count(got, "b") > 5 {
 		t.Errorf("afterwards: %s", got)
@@ -271,8 +271,8 @@ func TestRequestsOfSeveralPools(t *testing.T) {
 	}
 }
 
-// guaranteed says where, in a sequence of dispatches from queues that all have jobs throughout, some queue has less than its part: in any
-// stretch of d dispatches at least floor(ratio * d) - 1.
+// guaranteed returns an error if, in a sequence of dispatches from queues that always have jobs, a queue
+// has less than its share: in any stretch of d dispatches at least floor(ratio * d) - 1.
 func guaranteed(sequence string, queues string, ratio float64) error {
 	for _, queue := range queues {
 		for from := range sequence {
@@ -416,7 +416,7 @@ func TestTheDeepestQueueFirst(t *testing.T) {
 	}
 }
 
-// endsOfAttempts are the ways in which the attempt of a job, $1, can end.
+// endsOfAttempts are statements for all ways in which the attempt of a job, $1, can end.
 var endsOfAttempts = map[string]string{
 	"ack":          "select ojs.ack($1)",
 	"ack_many":     "select ojs.ack_many(array[$1::uuid])",
@@ -429,7 +429,7 @@ var endsOfAttempts = map[string]string{
 	"the clock":    "update ojs.job set lease_expires_at = now() - interval '1 s' where id = $1",
 }
 
-// endAttempt ends the attempt of a job in one of these ways.
+// endAttempt ends the attempt of a job by one of endsOfAttempts.
 func endAttempt(t *testing.T, d *pgtest.DB, how, job string) {
 	t.Helper()
 	exec(t, d.Pool, endsOfAttempts[how], job)

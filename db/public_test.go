@@ -8,7 +8,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// What the server and operators may call beyond what tenants may (tenantMay).
+// Functions that the server and operators may call, in addition to those of tenants (tenantMay).
 var (
 	serviceMayCall  = strings.Fields("_key_owner drop_waiter note_refusals register_waiters " + staffMayCall)
 	operatorMayCall = strings.Fields("_map_tenant_role configure configure_dead_letters create_tenant_role cut_partition " +
@@ -88,7 +88,7 @@ func TestPlannerSettings(t *testing.T) {
 	}
 }
 
-// Grants and settings that stand beside the page are found by nobody.
+// Grants and settings outside of access.sql would not be found by a reader.
 func TestGrantsStandOnOnePage(t *testing.T) {
 	t.Parallel()
 	for name, text := range codeFiles(t) {

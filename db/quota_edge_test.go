@@ -8,7 +8,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// A job that is refused for its id takes nothing from the limits, or an idle queue would be full of jobs that nobody has made.
+// A job that is refused for its id takes nothing from the limits: otherwise an idle queue would be full of jobs that do not exist.
 func TestJobsThatExistAlreadyTakeNoTokens(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -132,7 +132,7 @@ func TestTokensThatComeInCenturies(t *testing.T) {
 	}
 }
 
-// A producer that has read a limit which somebody removes meanwhile finds no stripes.
+// A producer that has read a limit which an operator removes meanwhile finds no stripes.
 func TestALimitWithoutStripes(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -203,7 +203,7 @@ func TestTheClockWaitsForNoDeregistration(t *testing.T) {
 	exec(t, tick, "select ojs.tick()")
 }
 
-// Beyond a soft limit nobody waits for tokens that would change nothing.
+// Beyond a soft limit no producer waits for tokens, which would change nothing.
 func TestASoftLimitWaitsForNobody(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

@@ -79,7 +79,7 @@ func TestMT81SPLimitsAreConfigured(t *testing.T) {
 	}
 }
 
-// A tenant sees its own limits, without the reason, and nobody else's.
+// A tenant sees its own limits, without the reason, and no other tenant's.
 func TestATenantSeesItsOwnLimits(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

@@ -17,20 +17,21 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// limited sets limits of a tenant.
+// limited sets the limits of a tenant.
 func limited(t testing.TB, q querier, tenant, limits string, queue ...string) {
 	t.Helper()
 	exec(t, q, "select ojs.configure_limits($1, $2::text::jsonb, nullif($3, ''))", tenant, limits, strings.Join(queue, ""))
 }
 
-// usage is what counts against the limits of a tenant.
+// usage returns the counts of a tenant's limits.
 func usage(t testing.TB, q querier, tenant string) string {
 	t.Helper()
 	return strings.Join(list[string](t, q, `select concat_ws(' ', nullif(queue, ''), resource, current || '/' || coalesce(burst, maximum))
 		from ojs.limits where tenant_id = $1 order by queue, resource`, tenant), ", ")
 }
 
-// balanced says where jobs and tokens together are not the maximum, or ojs.quota has other jobs than there are: after a tick.
+// unbalanced finds limits for which jobs and tokens together are not the maximum, or ojs.quota has another
+// number of jobs than exist. It holds after a tick only.
 const unbalanced = `
 	select format('%s %s %s: %s jobs, %s counted, %s tokens of %s', q.tenant_id, q.queue, q.resource, j.n, q.used + r.n, s.n, q.maximum)
 	from ojs.quota q
@@ -404,7 +405,8 @@ func TestDepthIsExactUnderConcurrency(t *testing.T) {
 	exec(t, service, "select ojs.enqueue_bulk('a', array_fill('[]'::json, array[$1::int]), 'a', p_tenant => 'acme')", left)
 }
 
-// ended says whether a statement failed because its session was ended, or its turn was another's.
+// ended reports whether a statement failed because its session was ended, or because other sessions held
+// what it needed.
 func ended(err error) bool {
 	var failure *pgconn.PgError
 	return !errors.As(err, &failure) || slices.Contains([]string{"57P01", "40P01", "55P03", "OJ503"}, failure.Code)
@@ -415,7 +417,7 @@ func tickOnce(t *testing.T, pool *pgxpool.Pool) error {
 	return err
 }
 
-// killOne ends a session in the midst of an enqueue, now and then.
+// killOne ends a session that is enqueueing, if there is one.
 func killOne(t *testing.T, pool *pgxpool.Pool) error {
 	_, err := pool.Exec(t.Context(), `select pg_terminate_backend(pid), pg_sleep(0.05) from pg_stat_activity
 		where datname = current_database() and query like '%enqueue%' and pid <> pg_backend_pid() and state <> 'idle' limit 1`)

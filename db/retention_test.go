@@ -18,7 +18,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// uuidAt is the lowest UUIDv7 of an instant: ids made before it sort below.
+// uuidAt returns the lowest UUIDv7 of an instant. Ids that were made before it are lower.
 func uuidAt(at time.Time) string {
 	var id uuid.UUID
 	ms := at.UnixMilli()
@@ -30,7 +30,7 @@ func uuidAt(at time.Time) string {
 	return id.String()
 }
 
-// untilDone calls a step again and again, as its answer says, and returns the answers.
+// untilDone repeats a step until its answer says that it is done, and returns the answers.
 func untilDone(t testing.TB, q querier, sql string, args ...any) (answers []string) {
 	t.Helper()
 	for range 200 {
@@ -46,8 +46,9 @@ func untilDone(t testing.TB, q querier, sql string, args ...any) (answers []stri
 	return nil
 }
 
-// cutAhead cuts the last partition behind all jobs there are, and returns where, and the steps that it took. The clock stands meanwhile:
-// a slow machine would come to it when its time has come, and be refused.
+// cutAhead cuts the last partition at a time after all jobs. It returns that time, and the steps that it
+// took. It stops the clock meanwhile: on a slow machine the time could come before the cut, which would
+// then be refused.
 func cutAhead(t testing.TB, d *pgtest.DB) (at time.Time, steps []string) {
 	t.Helper()
 	now := time.Now()
@@ -110,7 +111,8 @@ func cutWithoutARewrite(t *testing.T, d *pgtest.DB) {
 	}
 }
 
-// workOnBothSides completes 200 jobs before the cut and 50 behind it: they are one queue. Two before it are not finished then.
+// workOnBothSides completes 200 jobs before the cut and 50 after it, which are of one queue. Two jobs
+// before the cut stay unfinished.
 func workOnBothSides(t *testing.T, d *pgtest.DB) {
 	t.Helper()
 	service := d.Service()
@@ -169,7 +171,8 @@ func dropWhatIsFinished(t *testing.T, d *pgtest.DB) {
 	}
 }
 
-// goOnWithWhatWasKept: what points to dropped jobs points to nothing, what was kept comes when it is due, ids of any time find a place.
+// goOnWithWhatWasKept checks the database after a drop: no row refers to a dropped job, jobs that were kept
+// come when they are due, and jobs with ids of any time can be stored.
 func goOnWithWhatWasKept(t *testing.T, d *pgtest.DB) {
 	t.Helper()
 	service := d.Service()
@@ -295,7 +298,7 @@ func TestALateJobIsNotDropped(t *testing.T) {
 	}
 }
 
-// Producers and workers go on while partitions are cut and dropped: nothing is lost, nobody sees an error.
+// Producers and workers go on while partitions are cut and dropped. No job is lost, and no call fails.
 func TestPartitionsChangeBesideWork(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -476,7 +479,7 @@ func TestACutNobodyCanMakeIsGivenUp(t *testing.T) {
 	}
 }
 
-// Transactions that overlap for ever, none of them for long, keep nobody from giving up a cut.
+// Transactions that overlap for ever, none of them for long, do not keep an operator from giving up a cut.
 func TestACutIsGivenUpBetweenTransactions(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

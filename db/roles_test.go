@@ -8,8 +8,8 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// Everything public that producers and workers may call. Adding a name is a decision: a producer can stop nothing, and a worker ends
-// nothing but what it fetched.
+// All public functions that producers and workers may call. Think before you add one: a producer can stop
+// no job, and a worker can end only attempts that it fetched.
 var (
 	producersMayCall = strings.Fields(`cron_info current_tenant dead_letter_count dead_letter_info dead_letter_stats dead_letters enqueue
 		enqueue_bulk enqueue_each enqueue_many enqueue_once events explain help job_info job_results job_status now worker_info`)
@@ -35,7 +35,7 @@ func TestGrantsOfProducersAndWorkers(t *testing.T) {
 			select c.relname from pg_catalog.pg_class c where `+ours+` and c.relkind in ('r', 'p', 'v', 'm')
 				and pg_catalog.has_any_column_privilege($1::text, c.oid, 'insert') and ($1, c.relname) <> ('ojs_producer', 'jobs')`, role)
 	}
-	// Beside what is everybody's a producer reads tables of jobs only through their views, and never a lease.
+	// A producer reads jobs only through views, never a lease, and otherwise only what every role may read.
 	if got := list[string](t, d.Pool, `select c.relname::text from pg_catalog.pg_class c where `+ours+` and c.relkind in ('r', 'p')
 		and pg_catalog.has_any_column_privilege('ojs_producer', c.oid, 'select') order by 1`); !slices.Equal(got,
 		[]string{"job", "problem", "queue", "settings"}) {
@@ -129,7 +129,7 @@ func TestWorkersWorkAndNothingElse(t *testing.T) {
 	forbidden(t, worker, "insert into ojs.jobs (type) values ('a')")
 }
 
-// forbidden wants a statement to be refused for lack of rights.
+// forbidden checks that a statement is refused for lack of privileges.
 func forbidden(t *testing.T, q querier, sql string) {
 	t.Helper()
 	refused(t, q, "42501", sql)

@@ -13,7 +13,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// ruled are jobs of a, b and c in the queues q and r, ten of each.
+// ruled makes a database with ten jobs of each of the tenants a, b and c in each of the queues q and r.
 func ruled(t *testing.T) *pgtest.DB {
 	t.Helper()
 	d := pgtest.New(t)
@@ -25,7 +25,7 @@ func ruled(t *testing.T) *pgtest.DB {
 	return d
 }
 
-// handedOut is of whom a FETCH had jobs, and how many.
+// handedOut returns the tenants of which a FETCH got jobs, and how many of each.
 func handedOut(t *testing.T, q querier, queues string, count int) string {
 	t.Helper()
 	// In one message: a caller that has been in its transaction for 20 ms, on a slow machine, fetches without the lane.
@@ -467,7 +467,7 @@ func TestEveryEndMakesRoom(t *testing.T) {
 	}
 }
 
-// A limit counts what runs already, also what somebody is taking at this moment, and waits until fewer do.
+// A new limit counts jobs that run already, also those that a FETCH is taking at this moment, and waits until fewer run.
 func TestALimitCountsWhatRunsAlready(t *testing.T) {
 	t.Parallel()
 	d := ruled(t)

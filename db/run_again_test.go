@@ -8,7 +8,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// fail makes jobs of a tenant that fail for good, each of a type with a policy of its own.
+// fail makes jobs of a tenant that fail finally, each of another type and with the given retry policy.
 func fail(t testing.TB, d *pgtest.DB, tenant, policy, failure string, types ...string) (ids []string) {
 	t.Helper()
 	service := d.Service()

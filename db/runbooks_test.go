@@ -17,7 +17,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// more is how a page says that a block needs more than membership in ojs_operator.
+// more matches the words by which a page says that a block needs more privileges than ojs_operator.
 var more = regexp.MustCompile(`(?i)superuser|owner of the database|pg_read_all_stats|pg_signal_backend|pg_monitor`)
 
 // A night on call: three tenants with 150,000 jobs, a queue without workers, a worker that is dead and a transaction that stays open. The
@@ -148,7 +148,8 @@ func TestTheFloodIsSeen(t *testing.T) {
 	}
 }
 
-// asWritten runs the blocks of a page as an operator, and those that need more than that, as the page has to say, as a superuser.
+// asWritten runs the blocks of a page as an operator, and blocks that need more privileges, as the page has
+// to say, as a superuser.
 func asWritten(t *testing.T, page string, text []byte, operator, super *pgx.Conn) {
 	t.Helper()
 	said := 0
@@ -166,7 +167,8 @@ func asWritten(t *testing.T, page string, text []byte, operator, super *pgx.Conn
 	}
 }
 
-// typed runs a block as psql does: several statements at once, transactions among them. One that failed is ended.
+// typed runs a block as psql does: several statements at once, also with transactions. It rolls back a
+// transaction that failed.
 func typed(t *testing.T, conn *pgx.Conn, block string) error {
 	t.Helper()
 	_, err := conn.PgConn().Exec(t.Context(), block).ReadAll()

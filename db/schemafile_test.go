@@ -12,7 +12,8 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// pg_dump and the server print the same schema differently from version to version, so one is chosen: the oldest that is supported.
+// schemaMajor is the version of PostgreSQL that prints the schema: the oldest supported one. Other
+// versions of pg_dump and the server print the same schema differently.
 const schemaMajor = 15
 
 const schemaHead = `-- The database as it is after migrate up: read here, edit in db/code and db/migrations.
@@ -70,7 +71,8 @@ func TestGoldenSchema(t *testing.T) {
 	}
 }
 
-// dumpSchema needs the programs of schemaMajor, whatever version the tests run on.
+// dumpSchema returns the schema as pg_dump prints it. It needs the programs of schemaMajor, also if the
+// tests run on another version.
 func dumpSchema(t *testing.T) string {
 	t.Helper()
 	found, err := embedpg.Find("")

@@ -17,11 +17,11 @@ import (
 // tables of conformance. A name like FS73 is section 7.3, one like FSR002 the row FS-R002, and SP is what the short page of multi-tenancy
 // says about the same.
 
-// answers are as large as workers ask for, and end in the middle of cycles.
+// answerSizes are the sizes of FETCHes, one after the other. Their answers end in the middle of cycles.
 var answerSizes = []int{1, 1, 1, 2, 3, 1, 5, 7, 16, 1, 4, 30, 2, 9}
 
-// dealt are words of the jobs of FETCHes of several sizes, in the order of dispatch, n in all. what: of each job; fetch: the call, with $1
-// for its size.
+// dealt returns a word about each of n jobs, in the order of dispatch by FETCHes of several sizes. what is
+// an expression for the word, and fetch the call, with $1 for its size.
 func dealt(t *testing.T, q querier, n int, what, fetch string) []string {
 	t.Helper()
 	var all []string
@@ -39,8 +39,8 @@ func dealt(t *testing.T, q querier, n int, what, fetch string) []string {
 
 const fetchWork = "ojs.fetch('{work}', $1)"
 
-// wantShares asks of a sequence of full cycles whether each holds what the shares say, exactly, and whether nobody is further away from his
-// part after any number of dispatches than lagBound.
+// wantShares checks that each full cycle of a sequence holds exactly the shares, and that after any number
+// of dispatches no tenant is further from its share than lagBound.
 func wantShares(t *testing.T, sequence []string, shares map[string]int) {
 	t.Helper()
 	cycle := 0
@@ -68,8 +68,8 @@ func wantShares(t *testing.T, sequence []string, shares map[string]int) {
 	}
 }
 
-// wantTurns asks whether each of a number of names comes once in every turn, and in the same order. It returns the order, which for tenants
-// is that in which they came.
+// wantTurns checks that each of a number of names comes once in every round, in the same order. It returns
+// the order, which for tenants is that of their first jobs.
 func wantTurns(t *testing.T, sequence []string, names int) []string {
 	t.Helper()
 	for i, name := range sequence {
@@ -422,7 +422,8 @@ func TestFS81Defaults(t *testing.T) {
 	}
 }
 
-// minimum deals the jobs of three queues to a pool that is strict but for a minimum of each queue, and returns how many of 400 each gave.
+// minimum fetches 400 jobs of three queues for a pool with the strategy strict and a minimum of each queue.
+// It returns how many jobs each queue gave.
 func minimum(t *testing.T, queues [3]string, ratio float64) [3]int {
 	t.Helper()
 	service := pgtest.New(t).Service()
@@ -514,7 +515,7 @@ func TestFS141Weights5To3To1(t *testing.T) {
 		map[string]int{"critical": 5, "default": 3, "low": 1})
 }
 
-// FS 14.1: the same of a worker that has registered so, in a pool of which nobody has said anything.
+// FS 14.1: the same for a worker that has registered so, in a pool that is not configured.
 func TestFS141AsRegistered(t *testing.T) {
 	t.Parallel()
 	service := pgtest.New(t).Service()

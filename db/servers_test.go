@@ -90,7 +90,7 @@ func TestTickOffDuty(t *testing.T) {
 	if got := tick(t, service, 1000); got != "1 0" {
 		t.Errorf("by hand a tick promoted and reaped %s, want 1 0", got)
 	}
-	// Somebody is taking the duty at this moment.
+	// Another server is taking the duty at this moment.
 	d.SetNow(noon.Add(time.Minute))
 	tx := begin(t, service)
 	if !one[bool](t, tx, "select on_duty from ojs.tick(1000, 'b', 0, null)") {

@@ -23,7 +23,7 @@ func TestNoFunctionDependsOnStandardConformingStrings(t *testing.T) {
 	}
 }
 
-// What a session may set without being asked, by its role or its database or by itself, and what a program is likely to.
+// oddSettings are settings that a session may have by its role, its database or a program.
 var oddSettings = []string{
 	"standard_conforming_strings = off", "datestyle = 'German, DMY'", "intervalstyle = 'sql_standard'", "timezone = 'America/New_York'",
 	"extra_float_digits = -10", "bytea_output = 'escape'", "array_nulls = off", "transform_null_equals = on",
@@ -31,7 +31,7 @@ var oddSettings = []string{
 	"client_encoding = 'LATIN1'", "xmloption = 'document'", "default_transaction_deferrable = on",
 }
 
-// Times of a session's own zone have a day of 23 hours in this one.
+// dayOfNewYork is the noon before a day that has 23 hours in New York.
 var dayOfNewYork = time.Date(2027, 3, 13, 12, 0, 0, 0, time.UTC)
 
 // Callers are left what they have set, and what is stored and answered is the same.

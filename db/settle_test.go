@@ -242,7 +242,7 @@ func TestSettleIsForOnesOwn(t *testing.T) {
 	}
 }
 
-// element is one of many settlements.
+// element is one of the settlements in a call.
 type element struct {
 	ID       string          `json:"id"`
 	Lease    *string         `json:"lease,omitempty"`
@@ -253,10 +253,10 @@ type element struct {
 	Requeue  bool            `json:"requeue,omitempty"`
 }
 
-// numbered is the id of a job of sixtyJobs.
+// numbered returns the id of the nth job of sixtyJobs.
 func numbered(n int) string { return fmt.Sprintf("01932a4e-0000-7000-8000-%012x", n) }
 
-// sixtyJobs makes jobs of two tenants, of which fifty are active. The same seed makes the same.
+// sixtyJobs makes sixty jobs of two tenants, of which fifty are active. The same seed makes the same jobs.
 func sixtyJobs(t *testing.T, d *pgtest.DB, seed uint64) {
 	t.Helper()
 	d.SetNow(noon)
@@ -270,7 +270,7 @@ func sixtyJobs(t *testing.T, d *pgtest.DB, seed uint64) {
 	fetchFifty(t, d)
 }
 
-// fetchFifty hands out jobs under leases that follow from their ids.
+// fetchFifty hands out fifty jobs, under leases that are computed from their ids.
 func fetchFifty(t *testing.T, d *pgtest.DB) {
 	t.Helper()
 	exec(t, d.Service(), "select from ojs.fetch('{default}', 50, 'w1')")
@@ -298,7 +298,7 @@ func randomElement(r *rand.Rand) element {
 	return e
 }
 
-// alone settles an element by a call of its own.
+// alone settles an element with a call of its own.
 func (e element) alone(t *testing.T, q querier, n int) outcome {
 	t.Helper()
 	call, args := "ojs.ack($1, $2, $5::text::json, $3, $4)", []any{e.ID, e.Lease, e.WorkerID, e.Tenant, nil}
@@ -316,7 +316,7 @@ func (e element) alone(t *testing.T, q querier, n int) outcome {
 	return o
 }
 
-// alike fails if a query returns something else in one database than in the other.
+// alike fails if a query returns different rows in the two databases.
 func alike(t *testing.T, one, other *pgtest.DB, queries ...string) {
 	t.Helper()
 	for _, sql := range queries {
@@ -375,7 +375,7 @@ func TestSettleLikeOneByOne(t *testing.T) {
 	}
 }
 
-// Every job is refused or taken as if it came alone, and takes nobody with it.
+// Every job is refused or accepted as if it came alone, and has no effect on the others.
 func TestEnqueueEach(t *testing.T) {
 	t.Parallel()
 	d, alone := pgtest.New(t), pgtest.New(t)

@@ -12,7 +12,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// taken are the tenants of the next jobs of a queue, in order.
+// taken returns the tenants of the next jobs of a queue, in order.
 func taken(t *testing.T, q querier, queue string, count int) string {
 	t.Helper()
 	return one[string](t, q, "select coalesce(string_agg(tenant_id, ''), '') from ojs.fetch(array[$1], $2)", queue, count)
@@ -62,7 +62,7 @@ func TestTenantsShareByTheQueue(t *testing.T) {
 	}
 }
 
-// shares is what is configured, and a second way to say which weight counts.
+// shares is the configured fairness, with a second implementation of the rule which weight counts.
 type shares struct {
 	own      map[string]float64
 	queue    map[string]map[string]float64
@@ -93,7 +93,7 @@ func (s *shares) weight(queue, tenant string) float64 {
 	return 1
 }
 
-// document makes up a tenant_fairness, and notes what it says.
+// document returns a random tenant_fairness, and notes its content.
 func (s *shares) document(r *rand.Rand, queue string, tenants []string) string {
 	doc, weights := map[string]any{}, map[string]any{}
 	s.alike[queue] = r.IntN(3) == 0

@@ -49,7 +49,7 @@ func TestMT151StaticConfiguration(t *testing.T) {
 	apply(true, "tier", "standard", tiers["free"])
 	has("beta-inc", "7 0, max_concurrency 10, max_enqueue_rate 1000, max_queue_depth 50000")
 
-	// A tenant of the file is one that somebody has configured, also where a throttle had noted its name before.
+	// A tenant of the file counts as configured, also if a throttle had noted its name before.
 	exec(t, d.Operator(), "select ojs.configure(p_unknown_tenants => 'refuse'), ojs.throttle('of-the-file')")
 	apply(true, "tenant", "of-the-file", `{}`)
 	exec(t, service, "select ojs.enqueue('t', p_tenant => 'of-the-file')")

@@ -11,14 +11,14 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// sizes is what the jobs of a tenant take up, counted anew.
+// sizes computes the bytes of a tenant's jobs from the jobs themselves.
 const sizes = `select coalesce(sum(ojs._size(j.args, j.meta, j.tags, j.retry, j.options, j.extra, j.result, j.errors)), 0)::bigint
 	from (table ojs.job union all table ojs.dead_job) j where j.tenant_id = $1`
 
-// counted is what counts against the limit in bytes of a tenant.
+// counted returns the count of a tenant's limit in bytes.
 const counted = "select current from ojs.limits where tenant_id = $1 and resource = 'max_stored_bytes'"
 
-// measure has the limits in bytes measured now, whatever the time.
+// measure makes the upkeep measure the limits in bytes now.
 func measure(t testing.TB, d *pgtest.DB) {
 	t.Helper()
 	exec(t, d.Pool, "update ojs.quota set measure_at = null where resource = 'max_stored_bytes'")
@@ -164,7 +164,7 @@ func TestStoredBytesAreMeasuredWhateverIsUsed(t *testing.T) {
 	refused(t, service, "OJ507", "select ojs.enqueue('a', to_json(array[repeat('x', 90000)]), p_tenant => 'acme')")
 }
 
-// A limit that is lowered while somebody measures keeps no tokens of the old maximum.
+// A limit that is lowered during a measurement keeps no tokens of the old maximum.
 func TestStoredBytesAreLoweredMeanwhile(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

@@ -57,7 +57,7 @@ func TestNothingIsStrandedWhateverHappens(t *testing.T) {
 	t.Logf("%d jobs were left to drain", available)
 }
 
-// vandal makes random calls.
+// vandal is a session that makes random calls.
 type vandal struct {
 	t       *testing.T
 	service *pgxpool.Pool
@@ -82,7 +82,7 @@ func (v *vandal) pick() string {
 	return v.held[v.r.IntN(len(v.held))]
 }
 
-// choose makes up a call; keep: it returns ids of jobs to go on with.
+// choose returns a random call. keep says that it returns ids of jobs for later calls.
 func (v *vandal) choose() (sql string, args []any, keep bool) {
 	r, tenant := v.r, fmt.Sprintf("t%d", v.r.IntN(6))
 	switch r.IntN(16) {
@@ -115,7 +115,7 @@ func (v *vandal) choose() (sql string, args []any, keep bool) {
 	return `select ojs.tick()`, nil, false
 }
 
-// call makes a call in a transaction of its own. A refusal is no error; a deadlock is one.
+// call makes a call in a transaction of its own. A refusal of ours is not an error; a deadlock is one.
 func (v *vandal) call(sql string, args []any, keep bool) error {
 	ctx := context.Background()
 	tx, err := v.service.Begin(ctx)
@@ -185,7 +185,7 @@ func TestShortFetchMissedNothing(t *testing.T) {
 	w.judge()
 }
 
-// witness keeps when jobs were committed, and which calls handed them out.
+// witness records when jobs were committed, and which calls handed them out.
 type witness struct {
 	t       *testing.T
 	service *pgxpool.Pool
@@ -203,7 +203,7 @@ type fetchCall struct {
 	short      bool
 }
 
-// fetch calls for so many jobs and returns how many there were.
+// fetch makes a FETCH for a number of jobs and returns how many it got.
 func (w *witness) fetch(count int, sql string, args ...any) (int, error) {
 	c := fetchCall{begin: time.Since(w.began)}
 	rows, err := w.service.Query(context.Background(), sql, args...)
@@ -228,7 +228,7 @@ func (w *witness) fetch(count int, sql string, args ...any) (int, error) {
 	return len(ids), nil
 }
 
-// produce enqueues a few jobs at a time, dawdles, and commits or rolls back.
+// produce enqueues a few jobs at a time, waits, and commits or rolls back.
 func (w *witness) produce(r *rand.Rand) {
 	for range 80 {
 		ids, err := w.enqueue(r)
@@ -270,7 +270,7 @@ func (w *witness) enqueue(r *rand.Rand) ([]string, error) {
 	return ids, tx.Commit(ctx)
 }
 
-// consume fetches in all ways and changes weights until all is over, and then once more.
+// consume fetches in every way and changes weights until producers have ended, and then once more.
 func (w *witness) consume(r *rand.Rand) {
 	for over := false; !over; {
 		select {
@@ -299,7 +299,7 @@ func (w *witness) consume(r *rand.Rand) {
 	}
 }
 
-// judge looks, for each call that was short, for a job that it could have had.
+// judge checks for each call that got fewer jobs than it asked for that there was no other job for it.
 func (w *witness) judge() {
 	w.t.Helper()
 	if len(w.takenBy) != len(w.committed) {

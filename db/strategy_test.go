@@ -20,7 +20,7 @@ func fill(t *testing.T, service *pgxpool.Pool, queue string, jobs int) {
 	exec(t, service, "select ojs.enqueue_bulk('a', array_fill('[]'::json, array[$1::int]), p_queue => $2)", jobs, queue)
 }
 
-// from are the queues of the jobs that a FETCH over several of them gets.
+// from returns the queues of the jobs that a FETCH over several queues gets.
 func from(t *testing.T, q querier, queues string, count int, strategy, weights string) string {
 	t.Helper()
 	return strings.Join(list[string](t, q,
@@ -152,7 +152,7 @@ func TestBadStrategies(t *testing.T) {
 	}
 }
 
-// Calls for one tenant, who has jobs in one of the queues only, do not take the turn of the other queue from everybody else.
+// Calls for one tenant with jobs in only one of the queues do not take the turn of the other queue from other tenants.
 func TestATenantsCallsLeaveTheTurnsOfOthers(t *testing.T) {
 	t.Parallel()
 	service := pgtest.New(t).Service()

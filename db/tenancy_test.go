@@ -81,7 +81,7 @@ func TestFunctionsAndViewsAreClosed(t *testing.T) {
 		select p.oid::pg_catalog.regprocedure::text
 		from pg_catalog.pg_proc p, pg_catalog.aclexplode(coalesce(p.proacl, pg_catalog.acldefault('f', p.proowner))) a
 		where p.pronamespace = 'ojs'::pg_catalog.regnamespace and a.grantee = 0`)
-	// A helper that nobody but definers may call runs under their pinned path; a setting of its own would cost every call of it.
+	// A helper that only definers may call runs with their search_path; a setting of its own would cost time in every call.
 	const callable = `(p.prorettype = 'trigger'::pg_catalog.regtype or exists (select from pg_catalog.aclexplode(p.proacl) a
 		where a.grantee <> p.proowner))`
 	expectNone(t, d.Pool, "functions under the caller's search_path with more than the caller's rights, or in plpgsql", `
@@ -214,7 +214,7 @@ func TestNoStatisticsOfTenantsData(t *testing.T) {
 		select stxname from pg_catalog.pg_statistic_ext where stxnamespace = 'ojs'::pg_catalog.regnamespace`)
 }
 
-// Everything that ojs_tenant may do, in full. Adding a line is a decision.
+// tenantMay lists everything that ojs_tenant may do. Think before you add a line.
 var tenantMay = strings.Split(strings.TrimSpace(`
 execute ojs."fetch"(text[],integer,text,integer,text,text,anycompatible,text)
 execute ojs._arrivals()
@@ -375,7 +375,8 @@ func TestGrantsOfTenants(t *testing.T) {
 
 // --- people ---
 
-// neighbours is a database in which acme and globex have jobs in every state, in one queue and in one of their own.
+// neighbours is a database in which acme and globex have jobs in every state, in a common queue and each in
+// a queue of its own.
 type neighbours struct {
 	*pgtest.DB
 	theirs map[string]string // globex's jobs by state
@@ -636,7 +637,7 @@ func TestTenantsMayNot(t *testing.T) {
 		{denied, "select id from ojs.job for update"},
 		{denied, "select id from ojs.jobs for share"},
 		{denied, "select from ojs.fold for update"},
-		// Functions of the service, of operators, of nobody.
+		// Functions of the service, of operators, and private ones.
 		{denied, "select from ojs.fetch_many('{shared}', '{1}', '{w}', '{0}')"},
 		{denied, "select from ojs.revisit"},
 		{denied, "select ojs.tick()"},
@@ -678,7 +679,7 @@ func TestTenantsMayNot(t *testing.T) {
 		{"OJ403", "select from ojs.ack('" + foreign + "', p_tenant => 'globex')"},
 		{"OJ403", `select from ojs.nack('` + foreign + `', '{"message": "x"}', p_tenant => 'globex')`},
 		{"OJ403", "select from ojs.activate('" + foreign + "', 'globex')"},
-		// Becoming somebody else.
+		// Taking another role.
 		{denied, "set role ojs_owner"},
 		{denied, "set role ojs_service"},
 		{denied, "set role ojs_operator"},
@@ -775,7 +776,7 @@ func TestNoSettingDecides(t *testing.T) {
 	refused(t, conn, "42501", "select count(*) from ojs.jobs")
 }
 
-// A login that nobody mapped is nobody, not the default tenant.
+// A login that is not mapped to a tenant is no tenant, and not the default one.
 func TestUnmappedRoles(t *testing.T) {
 	t.Parallel()
 	n := newNeighbours(t)

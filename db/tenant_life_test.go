@@ -91,7 +91,7 @@ func TestUnknownTenantsAreRefusedIfAskedTo(t *testing.T) {
 	exec(t, service, enqueue, "acme")
 }
 
-// What passes does not make a name known that somebody has mistyped; a limit does, and so does a configuration without anything in it.
+// Pauses, throttles and suspensions do not make a mistyped tenant known. A limit does, and so does an empty configuration.
 func TestOnlyAConfigurationMakesATenantKnown(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -137,7 +137,7 @@ func TestOnlyAConfigurationMakesATenantKnown(t *testing.T) {
 	}
 }
 
-// A deployment without such tenants has no trigger that asks for them; one that has does not name them to everybody.
+// A deployment without such tenants has no trigger that asks for them; one that has does not show their names to other tenants.
 func TestNobodyPaysForSuspensionsThatAreNot(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -235,7 +235,7 @@ func TestDeregisteringEndsATenant(t *testing.T) {
 	ringsAgree(t, d.Pool)
 }
 
-// A job that somebody has locked when its turn comes is cancelled later; until then the tenant has not departed. Nobody waits.
+// A job that another session has locked is cancelled later, and until then the tenant has not departed. No session waits for it.
 func TestDeregisteringComesBackToLockedJobs(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -304,7 +304,7 @@ func TestDeregisteringWaitsForWhatCommitsLate(t *testing.T) {
 	}
 }
 
-// Nothing brings back the dead letters of a tenant that leaves: no rule for all tenants, and, before they are gone, nobody by hand.
+// Nothing brings back the dead letters of a tenant that leaves: no rule for all tenants and, before they are gone, no operator.
 func TestDeregisteringDeletesDeadLetters(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

@@ -19,14 +19,14 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// tick is what one did: promoted and reaped.
+// tick calls ojs.tick and returns the numbers of jobs promoted and reaped.
 func tick(t testing.TB, q querier, limit int) string {
 	t.Helper()
 	return lines(t, q, "select promoted, reaped from ojs.tick($1)", limit)[0]
 }
 
-// allDue moves the time of all retries and scheduled jobs, and of jobs that were locked when they were to be handed out, to now,
-// and has the clock look at them.
+// allDue makes all retries, scheduled jobs, and jobs that a decision found locked due now, and calls the
+// tick.
 func allDue(t testing.TB, d *pgtest.DB) {
 	t.Helper()
 	exec(t, d.Pool, `with moved as (
@@ -129,7 +129,7 @@ func TestTickHonoursHeartbeats(t *testing.T) {
 	}
 }
 
-// A job that somebody has locked just now is not waited for and not forgotten.
+// The tick does not wait for a job that another session has locked, and looks at it again later.
 func TestTickLooksAgain(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -480,8 +480,8 @@ func (w *statsWalk) end(i int) {
 	}
 }
 
-// operate does one thing in a transaction of its own or in an open one, there under a savepoint: what meets a lock of
-// another open transaction is given up.
+// operate makes one change, in a transaction of its own or in an open one under a savepoint. It gives up if
+// it meets a lock of another open transaction.
 func (w *statsWalk) operate(in *walker, kind string) {
 	w.t.Helper()
 	var tx pgx.Tx
@@ -551,7 +551,7 @@ func (w *statsWalk) call(tx pgx.Tx, kind string, failed map[string]int) error {
 	case "fetch":
 		return run("select from ojs.fetch($1, $2, 'w', 10000)", []string{w.pick("a", "b"), "b"}, 1+w.r.IntN(4))
 	case "tick":
-		// Jobs whose last attempt is lost fail without anybody's word.
+		// Jobs whose last attempt is lost fail without a NACK.
 		before, err := w.lost(tx)
 		if err == nil {
 			err = run("select ojs.tick($1)", 1+w.r.IntN(50))
@@ -607,7 +607,7 @@ func (w *statsWalk) call(tx pgx.Tx, kind string, failed map[string]int) error {
 	return run("select from ojs."+kind+"($1)", id)
 }
 
-// lost counts the jobs of each shard that were discarded because their last attempt was lost.
+// lost returns the number of jobs of each shard that were discarded because their last attempt was lost.
 func (w *statsWalk) lost(tx pgx.Tx) (map[string]int, error) {
 	rows, err := tx.Query(w.t.Context(), `select tenant_id || '/' || queue, count(*)::int from ojs.job
 		where state = 'discarded' and attempt >= max_attempts
@@ -623,7 +623,7 @@ func (w *statsWalk) lost(tx pgx.Tx) (map[string]int, error) {
 	return n, err
 }
 
-// Counts all jobs. $1 tells the failed attempts, which no job's row tells.
+// bruteForce counts all jobs. $1 holds the failed attempts, which no job's row tells.
 const bruteForce = `
 	select tenant_id, queue, count(*) filter (where state = 'scheduled') as scheduled,
 		count(*) filter (where state = 'available') as available,
@@ -666,7 +666,7 @@ func (w *statsWalk) compare(when string) {
 	}
 }
 
-// compareFor reads view and jobs in one statement, so from one snapshot.
+// compareFor compares the view with the jobs. It reads both in one statement, so from one snapshot.
 func (w *statsWalk) compareFor(when, who string, q querier, failed map[string]int) {
 	w.t.Helper()
 	var known strings.Builder

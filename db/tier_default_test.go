@@ -79,7 +79,7 @@ func TestTheTierOfTenantsWithoutOne(t *testing.T) {
 	}
 }
 
-// The clock waits for nobody who configures, and forgets no newcomer meanwhile.
+// The tick waits for no session that configures, and forgets no new tenant meanwhile.
 func TestNewcomersBesideSomebodyWhoConfigures(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

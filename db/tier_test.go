@@ -9,7 +9,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// The three tiers of 000 section 14.1.
+// tiers are the three tiers of 000 section 14.1.
 var tiers = map[string]string{
 	"enterprise": `{"limits": {"max_concurrency": 50, "max_queue_depth": 200000, "max_enqueue_rate": {"limit": 5000, "period": "PT1M"}},
 		"fairness_weight": 20}`,
@@ -25,7 +25,7 @@ func tier(t testing.TB, q querier, name, config string) {
 	exec(t, q, "select ojs.configure_tier($1, $2::text::jsonb)", name, config)
 }
 
-// standing is what a tenant has of a tier: its weight, its boost, and its limits.
+// standing returns what a tenant has from its tier: weight, boost and limits.
 func standing(t testing.TB, q querier, tenant string) string {
 	t.Helper()
 	return strings.Join(list[string](t, q, `select concat_ws(' ', weight, priority_boost) from ojs.tenant where tenant_id = $1
@@ -141,7 +141,7 @@ func TestATierOfManyTenants(t *testing.T) {
 	if due := one[int](t, operator, "select due from ojs.tiers"); due < 110 || due == 130 {
 		t.Errorf("after the change %d tenants are to be looked at", due)
 	}
-	// Somebody who configures holds the clock up no more than it holds up decisions.
+	// A session that configures delays the tick no more than decisions.
 	holder := begin(t, operator)
 	exec(t, holder, `select ojs.configure_limits('other', '{"max_queue_depth": 9}')`)
 	before := one[int](t, operator, "select due from ojs.tiers")

@@ -14,8 +14,8 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// attempts is a queue whose tenants share by time, and its workers. Attempts take no time: what they are to have run is put into the job's
-// row before they end.
+// attempts is a queue whose tenants share by time, and its workers. Attempts take no time in the test:
+// their time is written into the job's row before they end.
 type attempts struct {
 	t       *testing.T
 	pool    *pgxpool.Pool
@@ -51,7 +51,7 @@ func (a *attempts) enqueue(tenant string, jobs int) {
 		select ojs.enqueue('a', p_queue => 'q', p_tenant => $1, p_max_attempts => 100) from generate_series(1, $2)`, tenant, jobs)
 }
 
-// fetch has q take so many jobs.
+// fetch fetches a number of jobs.
 func (a *attempts) fetch(q querier, count int) {
 	a.t.Helper()
 	for _, row := range lines(a.t, q, "select tenant_id, id::text, lease::text from ojs.fetch('{q}', $1)", count) {
@@ -66,7 +66,7 @@ func (a *attempts) fetch(q querier, count int) {
 	}
 }
 
-// withoutLane takes so many jobs as a caller that stays in its transaction does: without the lane.
+// withoutLane fetches a number of jobs without the lane, as a caller that stays in its transaction does.
 func (a *attempts) withoutLane(count int) {
 	a.t.Helper()
 	tx := begin(a.t, a.service)
@@ -75,7 +75,7 @@ func (a *attempts) withoutLane(count int) {
 	commit(a.t, tx)
 }
 
-// beats has all attempts that run tell so.
+// beats sends heartbeats for all active attempts.
 func (a *attempts) beats() {
 	a.t.Helper()
 	a.beat += 15
@@ -89,7 +89,7 @@ func (a *attempts) beats() {
 	exec(a.t, a.pool, "select ojs._extend('w', $1, null, null)", ids)
 }
 
-// end ends the attempt that ends first, in one of the ways there are.
+// end ends the attempt that ends first, in the given way.
 func (a *attempts) end(how int) {
 	a.t.Helper()
 	i := slices.Index(a.running, slices.MinFunc(a.running, func(x, y attempt) int { return cmp.Compare(x.ends, y.ends) }))
@@ -149,8 +149,9 @@ func TestTenantsShareByTime(t *testing.T) {
 	}
 }
 
-// near compares what tenants' attempts ran with what was due: they may be away by one job and a half, and by what runs now; or, before what
-// a tenant had beyond its share has come out of its next jobs, by what may have run at once.
+// near compares the time that tenants' attempts took with the time that was due to them. A tenant may be
+// away by one and a half jobs and, with now, by the attempts that run now; without now, by the most that
+// have run at once, because time beyond a tenant's share is charged to its next jobs.
 func (a *attempts) near(weight map[string]float64, now bool) {
 	a.t.Helper()
 	var sum, weights, flying, most float64

@@ -173,7 +173,7 @@ func TestWhatStaysKeepsNothingElse(t *testing.T) {
 	}
 }
 
-// What cannot be done is said, and tried again ever more rarely; nobody waits for it.
+// A step that cannot be done is reported and tried again, more and more rarely. No session waits for it.
 func TestUpkeepThatHasToWait(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -215,7 +215,7 @@ func TestUpkeepThatHasToWait(t *testing.T) {
 	if got := status("drop"); !strings.HasPrefix(got, "not yet: job_all holds more than 10000 jobs that have not ended") {
 		t.Errorf("the status is %q after %v", got, steps)
 	}
-	// Nobody works on them, and others come and go.
+	// No worker takes these jobs, and other jobs come and go.
 	exec(t, service, "select ojs.cancel(id) from ojs.job where queue = 'q'")
 	now = now.Add(6 * 24 * time.Hour)
 	d.SetNow(now)

@@ -14,7 +14,8 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// aDay is a database after one day of work. The clock stands at its end, so every number is the same each time.
+// aDay makes a database with one day of work. Its clock is stopped at the end of the day, so every number is
+// the same each time.
 func aDay(t *testing.T) *pgtest.DB {
 	t.Helper()
 	d := pgtest.New(t)
@@ -68,7 +69,7 @@ func aDay(t *testing.T) *pgtest.DB {
 	at("15:00:00")
 	finish(fetch("{mail}", 8), `nack($1, '{"message": "no such mailbox", "retryable": false}', p_tenant => $2)`)
 	fetch("{mail,reports}", 2)
-	at("18:00:00") // nobody finished them in time
+	at("18:00:00") // their workers did not finish them in time
 	enqueue("_default", "exports", 1, ", 'expires_at', '2031-05-05T19:00:00Z'")
 	at("20:00:00")
 	fetch("{exports}", 1)
@@ -84,7 +85,7 @@ func aDay(t *testing.T) *pgtest.DB {
 	return d
 }
 
-// page is the rows of a view as an aligned table with a heading.
+// page returns the rows of a view as an aligned table with a heading.
 func page(t *testing.T, q querier, title, sql string) string {
 	t.Helper()
 	rows, err := q.Query(t.Context(), sql)
@@ -229,7 +230,8 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// examined is how many rows of tables and index entries' rows a statement has read, from the counters of its transaction.
+// examined returns the number of rows that a statement has read, in tables and through indexes, from the
+// counters of its transaction.
 func examined(t *testing.T, q *pgxpool.Pool, sql string) (rows int64) {
 	t.Helper()
 	tx, err := q.Begin(t.Context())

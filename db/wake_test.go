@@ -14,7 +14,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// A commit that makes jobs available notifies each server where a worker waits for their queue, once, and nobody else.
+// A commit that makes jobs available notifies each server where a worker waits for their queue, once, and no other server.
 func TestNotifyReachesWhoWaits(t *testing.T) {
 	t.Parallel()
 	e := newEar(t)
@@ -43,7 +43,7 @@ func TestNotifyReachesWhoWaits(t *testing.T) {
 
 const firstServer, secondServer = "11111111-1111-1111-1111-111111111111", "22222222-2222-2222-2222-222222222222"
 
-// ear listens as servers do.
+// ear is a session that listens as servers do.
 type ear struct {
 	t             *testing.T
 	d             *pgtest.DB
@@ -59,13 +59,14 @@ func newEar(t *testing.T) *ear {
 	return e
 }
 
-// register has a worker of a server wait for a queue, and returns the token of notifications about it.
+// register registers a server as waiting for a queue, and returns the token of its notifications.
 func (e *ear) register(server, queue string) string {
 	e.t.Helper()
 	return one[string](e.t, e.service, "select token from ojs.register_waiters($1, array[$2])", server, queue)
 }
 
-// heard is what arrived until a mark that is sent last; notifications arrive in the order of commits.
+// heard returns the notifications that came before a mark, which it sends. Notifications come in the order
+// of commits.
 func (e *ear) heard() []string {
 	e.t.Helper()
 	exec(e.t, e.d.Pool, "select pg_catalog.pg_notify('ojs_wake', 'mark')")
@@ -92,7 +93,7 @@ func (e *ear) expect(what string, want ...string) {
 	}
 }
 
-// expectEnqueued enqueues for the queue that somebody waits for, and where nobody does.
+// expectEnqueued enqueues jobs in a queue for which a server waits, and in one for which none does.
 func (e *ear) expectEnqueued(token string) {
 	e.t.Helper()
 	for _, c := range []struct{ what, sql string }{
@@ -119,7 +120,8 @@ func (e *ear) expectEnqueued(token string) {
 	}
 }
 
-// expectCommitted enqueues in transactions: one that commits, one that does not.
+// expectCommitted enqueues in two transactions, one that commits and one that rolls back, and checks which
+// of them notify.
 func (e *ear) expectCommitted(token string) {
 	e.t.Helper()
 	tx := begin(e.t, e.acme)
@@ -133,7 +135,7 @@ func (e *ear) expectCommitted(token string) {
 	e.expect("rolled back")
 }
 
-// expectReturned makes jobs available that were there before: one that was pending, and those that workers give back.
+// expectReturned makes jobs available that exist already: a pending one, and jobs that workers give back.
 func (e *ear) expectReturned(token string) {
 	e.t.Helper()
 	t, service := e.t, e.service
@@ -151,7 +153,7 @@ func (e *ear) expectReturned(token string) {
 	e.expect("acknowledged")
 }
 
-// expectByTheClock lets a scheduled job become due, a lease run out, and last the registrations.
+// expectByTheClock lets a scheduled job become due, a lease end and, last, the registrations lapse.
 func (e *ear) expectByTheClock(token string) {
 	e.t.Helper()
 	t, service := e.t, e.service

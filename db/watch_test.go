@@ -7,7 +7,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// notices are the events of scheduling, newest first, as a caller sees them.
+// notices returns the events of scheduling, newest first, as a caller sees them.
 func notices(t *testing.T, q querier) []string {
 	t.Helper()
 	return lines(t, q, `select type, subject, data - 'duration', data ? 'duration'

@@ -12,13 +12,13 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// beat is what a worker is told.
+// beat sends a heartbeat and returns the answer.
 func beat(t testing.TB, q querier, arguments string, args ...any) string {
 	t.Helper()
 	return one[string](t, q, "select state from ojs.beat("+arguments+")", args...)
 }
 
-// workers are their names, what they say they do and what they are told.
+// workers returns the names of workers, the states that they report and their directives.
 func workers(t testing.TB, q querier) []string {
 	t.Helper()
 	return lines(t, q, `
@@ -171,7 +171,7 @@ func TestWorkersOfTenants(t *testing.T) {
 			t.Errorf("somebody sees %q, want %q", got, c.want)
 		}
 	}
-	// A tenant tells its own, and nobody else rests.
+	// A tenant's directive reaches its own workers only.
 	if got := one[int](t, acme, "select ojs.direct_workers('quiet')"); got != 1 {
 		t.Errorf("a tenant told %d workers", got)
 	}

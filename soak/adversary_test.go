@@ -25,20 +25,20 @@ import (
 
 const adversaryEnv = "OJS_SOAK_ADVERSARY"
 
-// adversary is a tenant that does what it can to have a server for itself. It has a key, and a login of its own, and minds no refusal: it
-// asks again at once, on as many connections as it has hands.
+// adversary is a tenant that tries to take all of a server's capacity. It has an API key and a login
+// role. When it is refused it asks again at once, on as many connections as it has hands (goroutines).
 type adversary struct {
 	URL      string `json:"url"`
 	Key      string `json:"key"`
-	Database string `json:"database"` // as its own login
-	Queue    string `json:"queue"`    // that it shares with others
-	Hands    int    `json:"hands"`    // of each kind
-	Jobs     int    `json:"jobs"`     // in a transaction that commits late
+	Database string `json:"database"` // URL with its own login
+	Queue    string `json:"queue"`    // shared with other tenants
+	Hands    int    `json:"hands"`    // goroutines of each kind
+	Jobs     int    `json:"jobs"`     // of a transaction that commits late
 	Levels   bool   `json:"levels"`   // every priority in every queue
 
 	http    *http.Client
 	mu      sync.Mutex
-	answers map[string]int // by status; "-": none came
+	answers map[string]int // number of answers by status; "-": no answer
 }
 
 func (a *adversary) command(out io.Writer) *exec.Cmd {
@@ -52,7 +52,8 @@ func (a *adversary) command(out io.Writer) *exec.Cmd {
 	return cmd
 }
 
-// adversaryMain is the process. SIGTERM: end, and say what was answered.
+// adversaryMain runs the adversary in a process of its own. At SIGTERM it ends, and prints how many
+// answers of each status it got.
 func adversaryMain(raw string) int {
 	a := &adversary{answers: map[string]int{}}
 	if err := json.Unmarshal([]byte(raw), a); err != nil {
@@ -95,7 +96,7 @@ func (a *adversary) note(answer string) {
 	a.answers[answer]++
 }
 
-// send asks, and reads the answer as slowly as it may be told.
+// send sends a request, counts the status of the answer, and reads the body after a pause of slow.
 func (a *adversary) send(ctx context.Context, method, path, key string, body io.Reader, slow time.Duration) {
 	req, err := http.NewRequestWithContext(ctx, method, a.URL+path, body)
 	if err != nil {
@@ -126,10 +127,11 @@ func (a *adversary) post(ctx context.Context, path, body string, slow time.Durat
 	a.send(ctx, http.MethodPost, "/ojs/v1"+path, a.Key, strings.NewReader(body), slow)
 }
 
-// manyQueues are the names that the adversary uses beside the one that others use, too.
+// manyQueues is the number of queues that only the adversary uses.
 const manyQueues = 5000
 
-// somewhere is a queue and a priority: all priorities in the queue that others use, and, unless it is to be worse, one in each of the many.
+// somewhere returns a random queue and priority: half of the time any priority in the shared queue, else
+// one of many queues, with one priority for each queue or, with Levels, any priority.
 func (a *adversary) somewhere(r *rand.Rand) (queue string, priority int) {
 	priority = r.IntN(201) - 100
 	if r.IntN(2) == 0 {
@@ -167,7 +169,7 @@ func (a *adversary) enqueueLarge(ctx context.Context, r *rand.Rand) {
 	a.post(ctx, "/jobs/batch", a.batch(r, 15, 1<<20-100), 0)
 }
 
-// dawdle sends most of a large body and keeps it at that.
+// dawdle sends most of a large body and never the rest.
 func (a *adversary) dawdle(ctx context.Context, r *rand.Rand) {
 	address, _ := url.Parse(a.URL)
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address.Host)
@@ -190,7 +192,7 @@ func (a *adversary) read(ctx context.Context, r *rand.Rand) {
 	a.send(ctx, http.MethodGet, "/ojs/v1"+paths[r.IntN(len(paths))], a.Key, nil, 0)
 }
 
-// fetch waits for jobs of a hundred queues, or takes many at once and is slow to read them.
+// fetch waits for jobs of a hundred queues, or takes many jobs at once and reads them slowly.
 func (a *adversary) fetch(ctx context.Context, r *rand.Rand) {
 	if r.IntN(20) == 0 {
 		queue, _ := a.somewhere(r)
@@ -205,13 +207,13 @@ func (a *adversary) fetch(ctx context.Context, r *rand.Rand) {
 		strings.Join(queues, `","`), r.IntN(1000), 1+r.IntN(3)), 0)
 }
 
-// guess makes up a key, and asks what is too large to be read for nothing.
+// guess sends a large request with a made-up API key.
 func (a *adversary) guess(ctx context.Context, r *rand.Rand) {
 	secret := fmt.Sprintf("ojs_%016x%016x%016x%016x", r.Uint64(), r.Uint64(), r.Uint64(), r.Uint64())
 	a.send(ctx, http.MethodPost, "/ojs/v1/jobs/batch", secret, bytes.NewReader(make([]byte, 1000)), 0)
 }
 
-// commitLate adds many jobs of all priorities in one transaction and keeps it open.
+// commitLate adds many jobs of all priorities in one transaction and keeps the transaction open.
 func (a *adversary) commitLate(ctx context.Context) {
 	conn, err := pgx.Connect(ctx, a.Database)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// row is a job as the database has it.
+// row is a job in the database.
 type row struct {
 	ID, Tenant, State    string
 	Type                 string
@@ -22,12 +22,12 @@ type row struct {
 	Key                  string   // the Idempotency-Key under which it was enqueued, if any
 }
 
-// lost is whether an attempt ended without a word from its worker.
+// lost reports whether the clock ended an attempt, for one of the causes.
 func (r row) lost(attempt int, causes ...string) bool {
 	return slices.ContainsFunc(causes, func(c string) bool { return slices.Contains(r.Errors, strconv.Itoa(attempt)+" "+c) })
 }
 
-// Why the clock ends attempts.
+// lossCauses are the types of errors with which the clock ends attempts.
 var lossCauses = []string{"lease_expired", "visibility_timeout", "worker_death", "timeout"}
 
 func (r row) ended() bool {
@@ -45,13 +45,13 @@ type move struct {
 // cronJob is the type of jobs that come from cron.
 const cronJob = "fault.cron"
 
-// findings are what a check says: what must not be, and what was there.
+// findings is the result of a check: violations, and numbers of what was checked.
 type findings struct {
 	violations []string
-	jobs       int // acknowledged, or found although nobody knew
+	jobs       int // jobs whose enqueue was acknowledged, or that were found without an answer
 	states     map[string]int
-	unknown    int // enqueues of which the client had no answer
-	turnedUp   int // those of them that had happened
+	unknown    int // enqueues without an answer
+	turnedUp   int // enqueues without an answer whose jobs are stored
 	withdrawn  int
 	handouts   int
 	again      int // jobs handed out more than once
@@ -63,7 +63,7 @@ type findings struct {
 	expired    int
 	limits     int // set or removed
 	full       int // times at which as many jobs ran, for certain, as a limit allowed
-	fullPools  int // of these, as the concurrency of a pool did
+	fullPools  int // of these, times at which the limit was the concurrency of a pool
 	pauses     int
 }
 
@@ -71,14 +71,15 @@ func (f *findings) violation(format string, args ...any) {
 	f.violations = append(f.violations, fmt.Sprintf(format, args...))
 }
 
-// The state machine (ojs-core section 6), job by job and as the journal of sums spells it. Handing out is the lease journal.
+// The state machine (ojs-core section 6): transitions in the journal of single jobs, and in the journal
+// of sums. The lease journal holds the attempts that were handed out.
 var (
 	releases = map[[2]string]bool{
 		{"active", "completed"}: true, {"active", "retryable"}: true, {"active", "discarded"}: true, {"active", "available"}: true,
 		{"active", "cancelled"}: true,
-		// From the dead letter queue: another life, with attempts counted anew.
+		// A retried dead letter. Its attempts are counted from the beginning again.
 		{"discarded", "available"}: true,
-		// Expired.
+		// The job has expired.
 		{"scheduled", "discarded"}: true, {"available", "discarded"}: true, {"pending", "discarded"}: true,
 		{"retryable", "discarded"}: true,
 		{"scheduled", "cancelled"}: true, {"available", "cancelled"}: true, {"pending", "cancelled"}: true,
@@ -90,24 +91,27 @@ var (
 	}
 )
 
-// explains is what a fault may bring about, and no other part of a round.
+// explains holds the failures that a fault may cause. In a round without such a fault they are
+// violations.
 type explains struct {
-	database bool // answers 503, and sessions of SQL that end
+	database bool // answers with status 503, and SQL sessions that end
 	network  bool // requests without an answer
-	clock    bool // times at which nobody fires cron jobs
+	clock    bool // times without cron jobs being fired
 }
 
-// course is what the checker is told of a round.
+// course holds what the checker has to know about a round.
 type course struct {
-	since   time.Time // when it began, as all times
-	drained bool      // everybody had time to finish what there was to do
+	since   time.Time // when the round began, by the clock of the machine
+	drained bool      // workers have had time to finish all jobs
 
 	fault explains
-	// When it happened, and when both servers were healthy again; cron jobs had time to fire for what was due until then.
+	// broke is when the fault happened, and whole when both servers were healthy again. Cron jobs that
+	// were due by then have had time to fire.
 	broke, whole time.Time
 }
 
-// check holds what the clients wrote down against what the database has of the jobs created since the round began, in the snapshot of tx.
+// check compares the ledger of the clients with the jobs that were created since the round began, all
+// in the snapshot of tx.
 func check(ctx context.Context, tx pgx.Tx, ledger []entry, of course) (*findings, error) {
 	f := &findings{states: map[string]int{}}
 	since := of.since
@@ -119,7 +123,8 @@ func check(ctx context.Context, tx pgx.Tx, ledger []entry, of course) (*findings
 	if err != nil {
 		return nil, err
 	}
-	// Completions are journalled in sum: of a job that is completed its row tells when, and counters compares the sums.
+	// Completions are journalled as sums only. The row of a completed job tells when it was completed, and
+	// counters compares the sums.
 	moves, err := collect[move](ctx, tx, `
 		select m.id::text, m.attempt, m.from_state::text, m.to_state::text, m.at from (
 			select r.job_id, r.attempt, r.from_state, r.to_state, r.at, r.xid, r.seq from ojs.release r

@@ -11,7 +11,8 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// A campaign that finds nothing says something only if it would have found it.
+// A campaign without violations means something only if the checker would have found them. So each
+// kind of violation is made here once, and has to be found.
 func TestTheCheckerSees(t *testing.T) {
 	t.Parallel()
 	s := newSample(t)
@@ -28,17 +29,18 @@ func TestTheCheckerSees(t *testing.T) {
 	}
 }
 
-// blemish is something that the checker is to find, or to let pass, in a sample that is otherwise sound.
+// blemish is one change of a sample that is otherwise correct. The checker has to find it, or to let it
+// pass.
 type blemish struct {
 	name, want string // want: what the checker says; empty: nothing
-	// What is changed in the database, if anything: $done and the like are ids of the sample.
+	// SQL that changes the database; $done and the like are ids of the sample.
 	spoil   string
 	ledger  []entry // nil: that of the sample
 	drained bool
 	of      course
 }
 
-// sample is a database with a job of each kind, and the ledger of a client that did all of it.
+// sample is a database with a job in each state, and the ledger of the client that brought them there.
 type sample struct {
 	d      *pgtest.DB
 	since  time.Time
@@ -50,7 +52,7 @@ type sample struct {
 	fired, lost, absent course // cron jobs had time to fire; the network, and the database, were away
 }
 
-// sampleKey is the Idempotency-Key of a job of the sample.
+// sampleKey is the Idempotency-Key of one job of the sample.
 const sampleKey = "k"
 
 func newSample(t *testing.T) *sample {
@@ -118,7 +120,7 @@ func (s *sample) fetch(t *testing.T, id string) entry {
 	return e
 }
 
-// end fetches a job and ends the attempt by a statement, and returns what is written about its answer.
+// end fetches a job, ends the attempt with a statement, and returns the ledger entry of its answer.
 func (s *sample) end(t *testing.T, id, how, sql string) entry {
 	t.Helper()
 	e := s.fetch(t, id)
@@ -145,7 +147,8 @@ func (s *sample) fire(t *testing.T) {
 	}
 }
 
-// look is what the checker finds, in a transaction that is rolled back.
+// look returns the violations that the checker finds after a blemish. It makes the blemish in a
+// transaction that it rolls back.
 func (s *sample) look(t *testing.T, b blemish) []string {
 	t.Helper()
 	ctx := t.Context()
@@ -174,7 +177,7 @@ func (s *sample) look(t *testing.T, b blemish) []string {
 	return f.violations
 }
 
-// add is the ledger with more entries, of now unless they say otherwise.
+// add returns the ledger with more entries. An entry without a time gets the present.
 func (s *sample) add(more ...entry) []entry {
 	for i := range more {
 		if more[i].At.IsZero() {
@@ -184,7 +187,7 @@ func (s *sample) add(more ...entry) []entry {
 	return append(s.ledger[:len(s.ledger):len(s.ledger)], more...)
 }
 
-// without is the ledger without one kind of entry about a job.
+// without returns the ledger without one kind of entry about a job.
 func (s *sample) without(w what, id string) []entry {
 	var rest []entry
 	for _, e := range s.ledger {
@@ -195,7 +198,7 @@ func (s *sample) without(w what, id string) []entry {
 	return rest
 }
 
-// about is what somebody says of the job that is running.
+// about returns an entry about the running job.
 func (s *sample) about(w what, status int) entry {
 	return entry{What: w, IDs: []string{s.running}, Lease: s.hold.Lease, Attempt: 1, How: ack, Status: status, Asked: 1}
 }
@@ -205,11 +208,12 @@ func with(e entry, change func(*entry)) entry {
 	return e
 }
 
-// late is a moment after the end of the lease of the job that is running; before is the beginning of the round.
+// late and before move an entry to a moment after the lease of the running job, and to the beginning of
+// the round.
 func (s *sample) late(e *entry)   { e.At = s.hold.Until.Add(time.Second) }
 func (s *sample) before(e *entry) { e.At = s.since }
 
-// existence is about jobs that are there, or are not.
+// existence returns blemishes about jobs that exist and should not, or the other way round.
 func (s *sample) existence() []blemish {
 	return []blemish{
 		{name: "a job is lost", spoil: "delete from ojs.job where id = $left", want: "is lost"},
@@ -237,7 +241,7 @@ func (s *sample) existence() []blemish {
 	}
 }
 
-// ends is about how attempts and jobs ended.
+// ends returns blemishes about the ends of attempts and jobs.
 func (s *sample) ends() []blemish {
 	return []blemish{
 		{name: "completed without an ack", ledger: s.without(finishes, s.done), want: "nobody acknowledged that"},
@@ -302,7 +306,7 @@ func (s *sample) ends() []blemish {
 	}
 }
 
-// journals is about what the database says of itself.
+// journals returns blemishes about rows and journals that disagree.
 func (s *sample) journals() []blemish {
 	return []blemish{
 		{
@@ -357,7 +361,7 @@ func (s *sample) journals() []blemish {
 	}
 }
 
-// leases is about who had hold of a job.
+// leases returns blemishes about a job that two workers hold at once.
 func (s *sample) leases() []blemish {
 	one := &change{ID: newID(), scope: scope{Tenant: "acme"}, Kind: limit, Most: 1}
 	return []blemish{
@@ -415,7 +419,7 @@ func (s *sample) leases() []blemish {
 	}
 }
 
-// requests is about requests that failed, and what a fault explains.
+// requests returns blemishes about requests that failed, with and without a fault that explains it.
 func (s *sample) requests() []blemish {
 	no := entry{What: failed, Client: "w"}
 	busy := entry{What: failed, Client: "w", Status: 503}
@@ -447,7 +451,7 @@ func (s *sample) requests() []blemish {
 	}
 }
 
-// crons is about cron jobs, which fire every second.
+// crons returns blemishes about cron jobs, which fire every second.
 func (s *sample) crons() []blemish {
 	return []blemish{
 		{

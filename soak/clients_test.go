@@ -35,10 +35,10 @@ const (
 	sessions  = 5 * time.Second         // of SQL last about as long
 )
 
-// Of the last queue workers of one pool get jobs.
+// campaignQueues are the queues of all jobs. Only workers of one pool get jobs of the last one.
 var campaignQueues = []string{"mail", "work", "vault"}
 
-// orders is what a client process is told to do.
+// orders holds what a client process has to do. It gets them in its environment.
 type orders struct {
 	Role     string        `json:"role"` // one of the roles
 	Name     string        `json:"name"`
@@ -84,7 +84,8 @@ type client struct {
 	next  atomic.Uint64
 }
 
-// clientMain is the process. SIGUSR1: from now on behave; SIGTERM: finish what is under way and end.
+// clientMain runs a client in a process of its own, by its orders. At SIGUSR1 it stops making trouble.
+// At SIGTERM it also finishes its jobs and requests, and ends.
 func clientMain(raw string) int {
 	c := &client{began: time.Now(), http: &http.Client{Timeout: patience, Transport: &http.Transport{MaxIdleConnsPerHost: 32}}}
 	err := json.Unmarshal([]byte(raw), &c.orders)
@@ -139,10 +140,10 @@ func clientMain(raw string) int {
 	return 0
 }
 
-// now is the time by this client's clock.
+// now returns the time by this client's clock, which may be wrong.
 func (c *client) now() time.Time { return time.Now().Add(c.Skew) }
 
-// pause sleeps, or less when it is time to stop.
+// pause sleeps, and ends early when the client has to stop.
 func (c *client) pause(d time.Duration) {
 	select {
 	case <-time.After(d):
@@ -151,18 +152,18 @@ func (c *client) pause(d time.Duration) {
 }
 
 type answer struct {
-	status   int // 0: none, so nobody knows
+	status   int // 0: no answer
 	body     []byte
 	replayed bool // as its header says
 	err      error
 }
 
-// ask sends to one of the servers, with the tenant if there is one.
+// ask sends a request to one of the servers, with a tenant header if tenant is not "".
 func (c *client) ask(r *rand.Rand, method, path, tenant string, body any) answer {
 	return c.askAgain(r, method, path, tenant, "", body)
 }
 
-// askAgain is ask with an Idempotency-Key, if there is one.
+// askAgain is ask with an Idempotency-Key, if key is not "".
 func (c *client) askAgain(r *rand.Rand, method, path, tenant, key string, body any) answer {
 	a := c.send(r, method, path, tenant, key, body)
 	if a.unknown() {
@@ -209,13 +210,15 @@ func (c *client) send(r *rand.Rand, method, path, tenant, key string, body any) 
 		c.book.wrong("%s %s: 503 without Retry-After: %s", method, path, got)
 	}
 	if res.StatusCode == http.StatusTooManyRequests && bytes.Contains(got, []byte(`"busy":true`)) {
-		// Transactions that a slow database keeps open have what is left of a limit, which is as good as no database.
+		// A limit is used up by transactions that a slow database keeps open. For the checker that is a
+		// database that is away.
 		res.StatusCode = http.StatusServiceUnavailable
 	}
 	return answer{status: res.StatusCode, body: got, replayed: res.Header.Get("Idempotency-Replayed") == "true"}
 }
 
-// unknown is whether an answer leaves open what happened: none, or one of a server whose database failed it.
+// unknown reports whether the outcome is not known: there was no answer, or a server answered that its
+// database is away.
 func (a answer) unknown() bool { return a.status == 0 || a.status == http.StatusServiceUnavailable }
 
 // --- producers ---
@@ -227,7 +230,7 @@ type planned struct {
 	pending         bool
 }
 
-// plan makes up a job.
+// plan returns a random job.
 func (c *client) plan(r *rand.Rand) planned {
 	p := planned{id: newID(), queue: campaignQueues[r.IntN(len(campaignQueues))], kind: "fault.job"}
 	if r.IntN(20) == 0 {
@@ -238,7 +241,7 @@ func (c *client) plan(r *rand.Rand) planned {
 	}
 	switch n := r.IntN(40); {
 	case n < 5:
-		// By the producer's clock; if that is wrong, in an hour or long ago.
+		// By the producer's clock. If that is wrong, the job is due in an hour, or was due long ago.
 		at := c.now().Add(time.Duration(100+r.IntN(1200)) * time.Millisecond)
 		p.at, options["scheduled_at"] = &at, at.Format(time.RFC3339Nano)
 	case n < 7:
@@ -256,7 +259,7 @@ func (c *client) plan(r *rand.Rand) planned {
 	return p
 }
 
-// poison is the type of jobs that fail as long as there is mischief.
+// poison is the type of jobs that fail until workers are told to stop making trouble.
 const poison = "fault.poison"
 
 func (c *client) produceByHTTP(r *rand.Rand) {
@@ -278,7 +281,7 @@ func (c *client) produceByHTTP(r *rand.Rand) {
 			waiting = waiting[:len(waiting)-1]
 			c.book.write(entry{What: activates, IDs: []string{k.id}})
 			a := c.ask(r, http.MethodPost, "/ojs/v1/jobs/"+k.id+"/activate", k.tenant, map[string]any{})
-			// A job of which nobody answered may be active, done or cancelled by now.
+			// A job whose enqueue had no answer may be active, completed or cancelled by now.
 			if !a.unknown() && a.status != http.StatusOK && a.status != http.StatusConflict {
 				c.book.wrong("activation of %s: %d: %s", k.id, a.status, a.body)
 			}
@@ -308,7 +311,7 @@ func (c *client) produceByHTTP(r *rand.Rand) {
 	}
 }
 
-// replay has some of a tenant's dead letters of this round retried.
+// replay asks a server to retry some dead letters of a tenant, of this round.
 func (c *client) replay(r *rand.Rand, tenant string) {
 	c.book.write(entry{What: replays})
 	a := c.ask(r, http.MethodPost, "/ojs/v1/dead-letter/retry", tenant,
@@ -318,7 +321,7 @@ func (c *client) replay(r *rand.Rand, tenant string) {
 	}
 }
 
-// enqueue asks again under the same ids as long as nobody answers.
+// enqueue sends an enqueue of jobs with the given ids, again and again until there is an answer.
 func (c *client) enqueue(r *rand.Rand, ids []string, tenant, queue, path string, body any) bool {
 	c.book.write(entry{What: enqueues, IDs: ids, Tenant: tenant})
 	for asked := 1; asked <= 8; asked++ {
@@ -338,8 +341,8 @@ func (c *client) enqueue(r *rand.Rand, ids []string, tenant, queue, path string,
 	return false
 }
 
-// enqueueOnce has the server make up the ids, so that nothing but the key keeps a repeated request from enqueueing once more. It
-// repeats it as long as nobody answers, and sometimes when somebody did.
+// enqueueOnce enqueues jobs without ids, so that only the Idempotency-Key keeps a repeated request from
+// enqueueing them again. It repeats the request until there is an answer, and sometimes after it.
 func (c *client) enqueueOnce(r *rand.Rand, tenant string) {
 	key, n := newID(), 1
 	if r.IntN(3) == 0 {
@@ -401,8 +404,8 @@ func (c *client) enqueueOnce(r *rand.Rand, tenant string) {
 	}
 }
 
-// expected is whether an error of Postgres may be met while it is being killed, starved and replaced. It is written down, since at
-// other times it may not.
+// expected reports whether PostgreSQL may answer with an error while it is killed, has no disk or is
+// replaced. It writes the error into the ledger: in a round without such a fault it is a violation.
 func (c *client) expected(ctx context.Context, err error) bool {
 	e := entry{What: broke, Text: err.Error()}
 	if ctx.Err() != nil {
@@ -420,7 +423,8 @@ func (c *client) expected(ctx context.Context, err error) bool {
 	return told.Code == "OJ503" || strings.Contains(told.Detail, `"busy": true`)
 }
 
-// connect begins a session that ends with the context, which leaves its last statement some patience.
+// connect opens a session, and returns the function that closes it and a context for its statements. The
+// context ends some time (patience) after a session should, so that the last statement can end.
 func (c *client) connect() (context.Context, func(), *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), sessions+patience)
 	conn, err := pgx.Connect(ctx, c.Database)
@@ -435,7 +439,8 @@ func (c *client) connect() (context.Context, func(), *pgx.Conn) {
 	}, conn
 }
 
-// produceBySQL enqueues some jobs beside business rows, and then commits, rolls back, dawdles, or dies.
+// produceBySQL enqueues jobs in transactions with business rows, which commit, roll back, stay open for
+// a while, or lose their connection.
 func (c *client) produceBySQL(r *rand.Rand) {
 	for c.stop.Err() == nil {
 		c.session(r)
@@ -458,7 +463,7 @@ func (c *client) session(r *rand.Rand) {
 	}
 }
 
-// sqlSession is a producer's connection. Its methods return whether it goes on.
+// sqlSession is a producer's connection. Its methods return false when the session is over.
 type sqlSession struct {
 	*client
 	ctx  context.Context
@@ -467,7 +472,7 @@ type sqlSession struct {
 	mine []string // ids of jobs that it enqueued
 }
 
-// failed is for an error that ends the session; what no fault explains is written down.
+// failed ends a session after an error. It writes an error that no fault explains into the ledger.
 func (s *sqlSession) failed(what string, err error) bool {
 	if !s.expected(s.ctx, err) {
 		s.book.wrong("%s: %v", what, err)
@@ -494,14 +499,14 @@ func (s *sqlSession) cancel() bool {
 	return true
 }
 
-// enqueue enqueues some jobs in a transaction, which ends as chance has it.
+// enqueue enqueues some jobs in a transaction, which ends in one of the ways of produceBySQL, at random.
 func (s *sqlSession) enqueue() bool {
 	tx, err := s.conn.Begin(s.ctx)
 	if err != nil {
 		s.expected(s.ctx, err)
 		return false
 	}
-	// A tenant's login role may name no other tenant, and need not name its own.
+	// The login role of a tenant may name only its own tenant, and need not name it.
 	var of *string
 	name, ids := s.Tenants[0], []string(nil)
 	if len(s.Tenants) > 1 {
@@ -517,7 +522,7 @@ func (s *sqlSession) enqueue() bool {
 	}
 	switch fate := s.r.IntN(20); {
 	case fate == 0:
-		// Dies: the connection goes, and with it the transaction.
+		// The connection is lost, and with it the transaction.
 		s.book.write(entry{What: withdrew, IDs: ids})
 		_ = s.conn.PgConn().Conn().Close()
 		return false
@@ -541,7 +546,8 @@ func (s *sqlSession) enqueue() bool {
 	return true
 }
 
-// insert adds a business row and its job, by the function or, where the session decides the tenant, sometimes by a plain insert.
+// insert adds a business row and its job: with ojs.enqueue or, if the login role decides the tenant,
+// sometimes with a plain insert.
 func (s *sqlSession) insert(tx pgx.Tx, p planned, of *string) error {
 	if _, err := tx.Exec(s.ctx, "insert into public.orders (job) values ($1)", p.id); err != nil {
 		return err
@@ -561,7 +567,8 @@ func (s *sqlSession) insert(tx pgx.Tx, p planned, of *string) error {
 
 // --- workers ---
 
-// workBySQL acknowledges in the transaction in which it writes what a job produced; sometimes it fetched in that transaction, too.
+// workBySQL fetches jobs, and acknowledges each in the transaction in which it writes its result.
+// Sometimes it also fetches in that transaction.
 func (c *client) workBySQL(r *rand.Rand) {
 	for c.stop.Err() == nil {
 		c.shift(r)
@@ -602,7 +609,7 @@ var (
 	errBarred = errors.New("refused for its pool's concurrency")
 )
 
-// turn is one FETCH and what follows. It returns how many jobs there were.
+// turn makes one FETCH and works on its jobs. It returns their number.
 func (c *client) turn(ctx context.Context, r *rand.Rand, conn *pgx.Conn) (int, error) {
 	calm := c.calm.Load()
 	whole := !calm && r.IntN(3) == 0 // all in one transaction
@@ -636,7 +643,7 @@ func (c *client) turn(ctx context.Context, r *rand.Rand, conn *pgx.Conn) (int, e
 		if err := tx.Commit(ctx); err != nil {
 			return 0, err
 		}
-		// A FETCH that may be undone yet gives nothing into anybody's hands.
+		// Only now does the worker hold the jobs: before the commit the FETCH could have been undone.
 		for _, j := range jobs {
 			c.book.write(entry{
 				What: fetched_, IDs: []string{j.ID}, Queue: j.Queue, Pool: pool, Lease: j.Lease, Attempt: j.Attempt, Sent: sent,
@@ -649,10 +656,12 @@ func (c *client) turn(ctx context.Context, r *rand.Rand, conn *pgx.Conn) (int, e
 		defer func() { _ = tx.Rollback(context.Background()) }()
 	}
 	if !calm && r.IntN(10) == 0 {
-		// Until dispatch goes on beside it; or, if this was all of it, until somebody else may have the jobs.
+		// Long enough for dispatch to go on without this transaction or, if that is over, for the leases to
+		// end.
 		c.pause(time.Duration(r.IntN(1500)) * time.Millisecond)
 	} else if whole && len(jobs) > 0 && r.IntN(8) == 0 {
-		// Where there are limits, nobody decides meanwhile, and others wait for a second and go on with what has none.
+		// With limits, no other decision can be made meanwhile. Other FETCHes wait for a second, and then go on
+		// with jobs that have no limit.
 		c.pause(time.Duration(1100+r.IntN(500)) * time.Millisecond)
 	}
 	for _, j := range jobs {
@@ -686,7 +695,7 @@ func (c *client) turn(ctx context.Context, r *rand.Rand, conn *pgx.Conn) (int, e
 	return len(jobs), nil
 }
 
-// how a worker in SQL finishes a job.
+// how returns the way in which a worker in SQL finishes a job.
 func how(j held, calm bool) string {
 	if j.Type == poison && !calm {
 		return fail
@@ -694,7 +703,8 @@ func how(j held, calm bool) string {
 	return ack
 }
 
-// finishBySQL ends the attempt, and if it succeeded writes the job's result, in the worker's transaction.
+// finishBySQL ends the attempt in the worker's transaction and, if it succeeded, writes the result of
+// the job there.
 func (c *client) finishBySQL(ctx context.Context, tx pgx.Tx, j held, how string) error {
 	c.book.write(entry{What: finishes, IDs: []string{j.ID}, Lease: j.Lease, Attempt: j.Attempt, How: how})
 	if how == fail {
@@ -708,7 +718,7 @@ func (c *client) finishBySQL(ctx context.Context, tx pgx.Tx, j held, how string)
 	return err
 }
 
-// finished is the entry about an answer to the end of the attempt.
+// finished returns the entry about the answer to an ACK or NACK.
 func (j held) finished(how string, status int) entry {
 	return entry{What: finished, IDs: []string{j.ID}, Lease: j.Lease, Attempt: j.Attempt, How: how, Status: status, Asked: 1}
 }
@@ -742,7 +752,7 @@ func (c *client) work(r *rand.Rand) {
 	}
 	for c.stop.Err() == nil {
 		if !c.fetch(r, w) {
-			// Dead, or as good as: another takes its place.
+			// The worker counts as dead. It goes on under a new name, as another worker.
 			w.mu.Lock()
 			w.name, w.heard, w.lives, w.holds = newID(), time.Time{}, time.Time{}, nil
 			w.mu.Unlock()
@@ -750,7 +760,8 @@ func (c *client) work(r *rand.Rand) {
 	}
 }
 
-// worker is what one worker knows of itself.
+// worker is one worker of a process, with what it knows about its registration and its jobs. mu guards
+// the fields, because heartbeats are sent while it works.
 type worker struct {
 	mu    sync.Mutex
 	name  string
@@ -761,8 +772,8 @@ type worker struct {
 	doubt bool // a heartbeat is without an answer, and perhaps still at it
 }
 
-// answered notes that a heartbeat was sent and its answer read. If another one was not answered shortly before, the registration may
-// have ended, with all the worker held.
+// answered notes when a heartbeat was sent and its answer read. If no heartbeat was answered shortly
+// before, the registration may have ended, and with it the leases of the worker.
 func (w *worker) answered(sent, read time.Time) {
 	if !read.Before(w.heard.Add(silence)) {
 		w.lives = read
@@ -770,7 +781,7 @@ func (w *worker) answered(sent, read time.Time) {
 	w.heard = later(w.heard, sent)
 }
 
-// until is when what a FETCH brought may be taken from it at the earliest.
+// until returns the earliest moment at which jobs of a FETCH may be taken from the worker.
 func (w *worker) until(sent time.Time) time.Time {
 	if sent.Before(w.lives) {
 		return sent
@@ -778,14 +789,15 @@ func (w *worker) until(sent time.Time) time.Time {
 	return w.heard.Add(silence)
 }
 
-// nameIn has a request name the worker's pool.
+// nameIn puts the worker's pool into the body of a request.
 func (w *worker) nameIn(body map[string]any) {
 	if w.pool != noPool {
 		body["pool"] = w.pool
 	}
 }
 
-// poolAt is the pool of which a FETCH was, if that is certain: without a word from the worker its registration may have ended meanwhile.
+// poolAt returns the pool by which a FETCH was served, or "" if that is not certain: the registration
+// of a worker that was silent may have ended meanwhile.
 func (w *worker) poolAt(sent, read time.Time) string {
 	if sent.Before(w.lives) || !read.Before(w.heard.Add(silence)) {
 		return ""
@@ -793,7 +805,7 @@ func (w *worker) poolAt(sent, read time.Time) string {
 	return w.pool
 }
 
-// missing writes down which jobs a heartbeat named and its answer did not.
+// missing writes an entry for each job that a heartbeat named and its answer did not.
 func (c *client) missing(sent time.Time, holds []held, extended []string) {
 	for _, j := range holds {
 		if !slices.Contains(extended, j.ID) {
@@ -843,7 +855,8 @@ func (c *client) alive(r *rand.Rand, w *worker) bool {
 	return true
 }
 
-// fetch asks for jobs and works on them. It returns false if the worker vanished, or lost sight of what it may hold.
+// fetch asks for jobs and works on them. It returns false if the worker has to go on under another name:
+// it played dead, or does not know which jobs it holds.
 func (c *client) fetch(r *rand.Rand, w *worker) bool {
 	lease := leaseTime
 	if c.Long {
@@ -911,7 +924,8 @@ func (c *client) fetch(r *rand.Rand, w *worker) bool {
 	return c.handle(r, w.name, got.Jobs)
 }
 
-// handle works on jobs and finishes them, most of the time. It returns false if the worker vanished with what it held.
+// handle works on jobs and finishes them, most of the time. It returns false if the worker plays dead
+// with the jobs that it holds.
 func (c *client) handle(r *rand.Rand, name string, jobs []held) bool {
 	calm := c.calm.Load()
 	if !calm && len(jobs) > 1 && r.IntN(3) == 0 {
@@ -925,13 +939,13 @@ func (c *client) handle(r *rand.Rand, name string, jobs []held) bool {
 	for _, j := range jobs {
 		if !calm {
 			if left := j.Until.Sub(c.now()); c.Skew != 0 && left < 0 {
-				// By a clock that is an hour fast the lease ran out long ago.
+				// By a clock that is an hour fast the lease ended long ago: the worker may give up.
 				if r.IntN(4) == 0 {
 					all = false
 					continue
 				}
 			} else if left > 30*time.Minute && r.IntN(12) == 0 {
-				// By one that is an hour slow there is plenty of time.
+				// By a clock that is an hour slow there is much time left: the worker is late.
 				c.pause(leaseTime + time.Duration(r.IntN(600))*time.Millisecond)
 			}
 			switch n := r.IntN(60); {
@@ -941,7 +955,7 @@ func (c *client) handle(r *rand.Rand, name string, jobs []held) bool {
 				c.pause(time.Duration(r.IntN(40)) * time.Millisecond)
 			case n < 12 && !c.Long:
 				c.beat(r, name, j)
-				// From now on its silence would count, so it goes on under another name.
+				// From now on its silence counts as death, so it goes on under another name.
 				all = false
 			}
 		}
@@ -961,7 +975,7 @@ func (c *client) handle(r *rand.Rand, name string, jobs []held) bool {
 	return all
 }
 
-// beat holds on to a job for longer than its lease.
+// beat keeps a job for longer than its lease, with heartbeats.
 func (c *client) beat(r *rand.Rand, name string, j held) {
 	doubt := false
 	for range 2 {
@@ -990,12 +1004,13 @@ func (c *client) beat(r *rand.Rand, name string, j held) {
 	}
 }
 
-// finish acknowledges or fails jobs, asking again as long as nobody answers. It returns whether there was an answer about each.
+// finish acknowledges or fails jobs, again and again until there is an answer. It returns whether there
+// was an answer about each job.
 func (c *client) finish(r *rand.Rand, name string, jobs []held, how string) bool {
 	path, items := "/ojs/v1/workers/nack", make([]any, len(jobs))
 	for i, j := range jobs {
 		item := map[string]any{"job_id": j.ID, "lease": j.Lease}
-		// What the client believes the time to be decides nothing.
+		// The time is that of the client's clock, which the server must not rely on.
 		failure := map[string]any{"code": "fault", "message": "made to fail", "occurred_at": c.now()}
 		switch how {
 		case ack:

@@ -8,10 +8,11 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// slack is how much later than a fault explains a cron job may fire: less than the clock sleeps when nothing wakes it.
+// slack is by how much later than a fault explains a cron job may fire. It is less than a clock sleeps
+// when nothing wakes it, so that a lost wake-up is found.
 const slack = 6 * time.Second
 
-// crons asks whether cron jobs fired as their policies say, to the last time they were due.
+// crons checks that cron jobs fired as their policies say, up to the last time at which they were due.
 func (f *findings) crons(ctx context.Context, tx pgx.Tx, of course) error {
 	lasted := time.Duration(0)
 	if of.fault.clock {
@@ -51,7 +52,8 @@ func (f *findings) crons(ctx context.Context, tx pgx.Tx, of course) error {
 	return nil
 }
 
-// slots asks whether limits count what runs, when everything that ended has been taken in: nothing has leaked.
+// slots checks that limits of concurrency count the jobs that run. The ends of all attempts must have
+// been counted before.
 func (f *findings) slots(ctx context.Context, tx pgx.Tx) error {
 	return f.none(ctx, tx, "a limit counts what does not run", `
 		select r.tenant_id || '/' || r.queue || ' says ' || coalesce(u.active::text, 'nothing') || ', there are ' || n.active || ' active'
@@ -62,7 +64,8 @@ func (f *findings) slots(ctx context.Context, tx pgx.Tx) error {
 		where r.most is not null and u.active is distinct from n.active`)
 }
 
-// tokens asks whether limits on enqueueing count the jobs there are. Retries and the like may exceed them until the clock looks.
+// tokens checks that limits on enqueues count the jobs that exist. Jobs that are retried may exceed a
+// limit until the next tick.
 func (f *findings) tokens(ctx context.Context, tx pgx.Tx) error {
 	return f.none(ctx, tx, "a limit on enqueueing is not what there is", `
 		select format('%s %s %s: %s jobs, %s counted, %s tokens of %s', q.tenant_id, q.queue, q.resource, j.n, q.used + r.n, s.n, q.maximum)
@@ -82,7 +85,7 @@ func (f *findings) tokens(ctx context.Context, tx pgx.Tx) error {
 			and (j.n <> q.used + r.n or s.n not between 0 and q.maximum)`)
 }
 
-// none takes every row that a query finds for a violation.
+// none adds a violation for every row that a query finds.
 func (f *findings) none(ctx context.Context, tx pgx.Tx, what, sql string, args ...any) error {
 	found, err := collect[struct{ S string }](ctx, tx, sql, args...)
 	if err != nil {
@@ -94,9 +97,9 @@ func (f *findings) none(ctx context.Context, tx pgx.Tx, what, sql string, args .
 	return nil
 }
 
-// counters holds what is counted against what there is, all in the snapshot of tx.
+// counters compares all counters with the rows that they count, in the snapshot of tx.
 func (f *findings) counters(ctx context.Context, tx pgx.Tx, since time.Time) error {
-	// Compiling takes longer than running.
+	// To compile these queries takes longer than to run them.
 	if _, err := tx.Exec(ctx, "set local jit = off"); err != nil {
 		return err
 	}

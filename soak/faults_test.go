@@ -23,19 +23,20 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/migrate"
 )
 
-// fault is one thing that goes wrong. It returns when the cause is gone; what it broke is to heal by itself.
+// fault is one kind of failure. do causes it and returns when the cause is gone; the system has to
+// recover by itself.
 type fault struct {
 	name string
 	do   func(*campaign, *rand.Rand) error
 	explains
-	// Clients with a wrong clock are a fault from the beginning of their round.
+	// skew: some clients have a wrong clock, from the beginning of the round.
 	skew bool
-	// standby: a synchronous standby is there.
+	// standby: the round needs a synchronous standby.
 	standby bool
 	disk    bool // needs file systems of its own
 }
 
-// away is what follows when the database is.
+// away holds the failures that a database which is away explains.
 var away = explains{database: true, clock: true}
 
 var faults = []fault{
@@ -101,7 +102,7 @@ var faults = []fault{
 
 func pause(r *rand.Rand, ms int) { time.Sleep(time.Duration(r.IntN(ms)) * time.Millisecond) }
 
-// cut ends connections, several times perhaps, and perhaps no new ones can be made for a while.
+// cut ends connections, once or several times. Sometimes the proxies refuse new ones for a while.
 func cut(r *rand.Rand, proxies []*proxy) error {
 	for range 2 + r.IntN(6) {
 		if r.IntN(4) == 0 {
@@ -121,7 +122,7 @@ func cut(r *rand.Rand, proxies []*proxy) error {
 	return nil
 }
 
-// slow lets every piece of data wait, and what still waits is sometimes lost.
+// slow delays every piece of data. Sometimes it ends the connections with the data that still waits.
 func slow(r *rand.Rand, proxies []*proxy) error {
 	some := proxies[:1+r.IntN(len(proxies))]
 	for _, p := range some {
@@ -142,8 +143,8 @@ func slow(r *rand.Rand, proxies []*proxy) error {
 
 const noSpace = "No space left on device"
 
-// ownCrash is what PostgreSQL writes of a session that ended by a mistake of its own; by signal 9 and 6 it ends where it is killed, or
-// has no room for its log.
+// ownCrash is what PostgreSQL logs of a session that crashed. It logs other signals for sessions that a
+// fault kills (9) and for a log without disk space (6).
 const ownCrash = "was terminated by signal 11"
 
 func (c *campaign) fillDisk(r *rand.Rand, d *disk) error {
@@ -152,7 +153,7 @@ func (c *campaign) fillDisk(r *rand.Rand, d *disk) error {
 		return err
 	}
 	if d == c.pg.wal {
-		// The next write needs a new file.
+		// So that the next write needs a new file, and finds the disk full.
 		_ = c.pg.primary.do("select pg_switch_wal()")
 	}
 	for deadline := time.Now().Add(5 * time.Second); c.pg.primary.logged(noSpace) == before && time.Now().Before(deadline); {
@@ -208,8 +209,9 @@ func number(t *testing.T, name string, otherwise uint64) uint64 {
 	return n
 }
 
-// TestFaults: rounds of load, in each of which something dies at a random moment. OJS_FAULTS_SEED repeats a campaign as far as chance
-// is ours, OJS_FAULTS_ROUNDS says how long it is, OJS_FAULTS_ONLY names one fault.
+// TestFaults runs rounds of load, with one fault at a random moment in each. OJS_FAULTS_SEED repeats the
+// random choices of a campaign, OJS_FAULTS_ROUNDS is the number of rounds, OJS_FAULTS_ONLY names the
+// only fault.
 func TestFaults(t *testing.T) {
 	c := &campaign{t: t, seed: number(t, "OJS_FAULTS_SEED", uint64(time.Now().UnixNano())%1e9), binary: build(t)}
 	rounds := int(number(t, "OJS_FAULTS_ROUNDS", 4))
@@ -245,7 +247,7 @@ func TestFaults(t *testing.T) {
 	c.end()
 }
 
-// deck is the order of faults: each as often as any other, shuffled.
+// deck returns a random order of faults, in which each comes equally often.
 func (c *campaign) deck(rounds int) []fault {
 	r := rand.New(rand.NewPCG(c.seed, 0))
 	possible := slices.Clone(faults)
@@ -281,7 +283,7 @@ const (
 	tenantRole = "campaign_acme"
 )
 
-// Cron jobs fire every second while there is load.
+// crons are the cron jobs of a round. They fire every second while producers work.
 var crons = []struct{ name, tenant, overlap string }{
 	{"each", "acme", "allow"}, {"skipping", "beta", "skip"}, {"waiting", "gamma", "enqueue"},
 }
@@ -296,7 +298,7 @@ func (c *campaign) fire(enabled bool) {
 	}
 }
 
-// prepare makes the database, its roles, the servers and what lies between.
+// prepare starts PostgreSQL, makes the roles, and starts the servers and the proxies between them.
 func (c *campaign) prepare() {
 	t := c.t
 	admin, err := c.pg.primary.connect("postgres")
@@ -316,7 +318,7 @@ func (c *campaign) prepare() {
 		"create table public.orders (job uuid)", "create table public.results (job uuid, lease uuid)",
 		"grant insert on public.orders, public.results to public",
 		"select ojs.configure_tenant('beta', p_weight => 3)",
-		// They are never met, but their counts must not be lost.
+		// Limits that are never reached. Their counters are checked.
 		`select ojs.configure_limits(t, '{"max_queue_depth": 1000000, "max_scheduled": 1000000}') from unnest('{beta,acme}'::text[]) t`,
 		`select ojs.configure_queue('work', '{"backpressure": {"max_depth": 1000000}}')`,
 		fmt.Sprintf("select ojs.configure(p_heartbeat_timeout_ms => %d)", silence.Milliseconds()),
@@ -361,7 +363,7 @@ func (c *campaign) prepare() {
 	c.healthy()
 }
 
-// healthy waits until both servers answer.
+// healthy returns when both servers answer.
 func (c *campaign) healthy() {
 	c.t.Helper()
 	deadline := time.Now().Add(time.Minute)
@@ -383,7 +385,7 @@ func (c *campaign) healthy() {
 	}
 }
 
-// turn is a round under way.
+// turn is the state of a round.
 type turn struct {
 	c     *campaign
 	n     int
@@ -399,7 +401,7 @@ type turn struct {
 	stuck         findings
 }
 
-// round is a few seconds of load with one fault in it, then the rest of the work, then the questions.
+// round runs a few seconds of load with one fault in it, waits until all jobs have ended, and checks.
 func (c *campaign) round(n int, f fault) bool {
 	u := &turn{c: c, n: n, fault: f, r: rand.New(rand.NewPCG(c.seed, uint64(n)+1)), began: time.Now()}
 	u.load = time.Duration(1800+u.r.IntN(1000)) * time.Millisecond
@@ -423,7 +425,7 @@ func (c *campaign) round(n int, f fault) bool {
 	u.lastRules()
 	c.fired(u.of.whole)
 	c.fire(false)
-	// Where everybody is still at it, the numbers have to be right already.
+	// The counters have to be right at any moment, also while the clients work.
 	live, err := c.check(u.books, u.of)
 	if err != nil {
 		c.t.Error(err)
@@ -454,7 +456,8 @@ func (c *campaign) round(n int, f fault) bool {
 	return u.report(slices.Concat(u.stuck.violations, live.violations, found.violations))
 }
 
-// prepare makes what the round needs, and looks at the clock and at PostgreSQL's log.
+// prepare makes the directory of the ledgers and the standby if the round needs one, and notes the time
+// and the state of PostgreSQL's log.
 func (u *turn) prepare() (err error) {
 	if u.fault.standby {
 		u.c.pg.addStandby()
@@ -470,11 +473,11 @@ func (u *turn) prepare() (err error) {
 
 var severalTenants = []string{"beta", "gamma", "delta", "acme"}
 
-// start starts the clients, of whom the operator does nothing for a while.
+// start starts the clients. The operator does nothing for the time idle.
 func (u *turn) start(idle time.Duration) {
 	c := u.c
 	asServer, asTenant := throughURL(c.sqlProxies, serverRole, c.pg.password), throughURL(c.sqlProxies, tenantRole, c.pg.password)
-	// Four workers by HTTP, in a pool each.
+	// Four workers over HTTP, each in a pool of its own.
 	c.workers = []*kept{
 		u.client(workerHTTP, 0, orders{Pools: []string{noPool, "narrow", "wide", "keepers"}}),
 		u.client(workerHTTP, 1, orders{Long: true, Pools: []string{"wide", "keepers", "bound", noPool}}),
@@ -489,8 +492,8 @@ func (u *turn) start(idle time.Duration) {
 	}
 }
 
-// client starts a client, and another one in its place whenever it dies; producers only as long as there is load. Each life has a
-// ledger of its own.
+// client starts a client, and starts it again whenever it dies; producers only while there is load. Each
+// start has a ledger of its own.
 func (u *turn) client(role string, i int, o orders) *kept {
 	o.Role, o.Seed, o.Servers = role, u.r.Uint64(), u.c.serverURLs
 	if u.fault.skew {
@@ -522,7 +525,7 @@ func (u *turn) stop(clients []*kept, what string) {
 	}
 }
 
-// took is what the round says of its fault, which must have been felt as it was meant.
+// took returns a text about the effect of the fault. The test fails if the fault had none.
 func (u *turn) took(found *findings) (text string) {
 	c := u.c
 	if u.fault.standby {
@@ -550,7 +553,8 @@ func (u *turn) took(found *findings) (text string) {
 	return text
 }
 
-// report fails the test with the first violations, and keeps the ledgers if there are any. It returns whether there are none.
+// report returns true if there are no violations. Otherwise it fails the test with the first of them,
+// and keeps the ledgers.
 func (u *turn) report(violations []string) bool {
 	for i, v := range violations {
 		if i == 30 {
@@ -616,7 +620,7 @@ func (c *campaign) check(books string, of course) (*findings, error) {
 	return f, f.counters(c.t.Context(), tx, of.since)
 }
 
-// fired gives cron jobs the time to fire for what was due until an instant.
+// fired waits until cron jobs have had time to fire that were due before an instant.
 func (c *campaign) fired(until time.Time) {
 	conn, err := c.pg.primary.connect(database)
 	if err != nil {
@@ -637,7 +641,7 @@ func (c *campaign) fired(until time.Time) {
 	}
 }
 
-// drain waits until nothing is left to do, for as long as there is less and less of it.
+// drain waits until all jobs have ended. It goes on for as long as their number decreases.
 func (u *turn) drain() time.Duration {
 	c, began := u.c, time.Now()
 	conn, err := c.pg.primary.connect(database)
@@ -658,7 +662,7 @@ func (u *turn) drain() time.Duration {
 			c.t.Fatal(err)
 		}
 		if paused {
-			// What the operator asked for and had no answer to has happened now.
+			// Changes for which the operator got no answer have happened by now, so these come last.
 			u.lastRules()
 		}
 		if fewest < 0 || left < fewest {
@@ -671,7 +675,8 @@ func (u *turn) drain() time.Duration {
 	}
 }
 
-// replay has dead letters retried when no producer asks any more: where limits hold jobs back, most come late.
+// replay retries dead letters after producers have ended. With limits that hold jobs back, most dead
+// letters come so late.
 func (u *turn) replay() {
 	book, err := openBook(filepath.Join(u.books, "replays"), "campaign")
 	if err != nil {
@@ -683,14 +688,15 @@ func (u *turn) replay() {
 	}
 }
 
-// takeInEnds has the ends of attempts counted, as the next decision would.
+// takeInEnds makes the database count the ends of attempts, which otherwise the next decision does.
 func (c *campaign) takeInEnds() {
 	if err := c.pg.primary.do("select ojs._enter_lane(), ojs._fold_on()"); err != nil {
 		c.t.Fatal(err)
 	}
 }
 
-// wakeUps has a FETCH wait at each server, and then commits a job for each. It returns how long the slowest took.
+// wakeUps lets a FETCH wait at each server, and then commits a job for each. It returns the time that the
+// slowest took.
 func (c *campaign) wakeUps(books string, r *rand.Rand) time.Duration {
 	conn, err := c.pg.primary.connect(database)
 	if err != nil {
@@ -713,7 +719,8 @@ func (c *campaign) wakeUps(books string, r *rand.Rand) time.Duration {
 	return took
 }
 
-// firstFetch is how long after the kill of the primary a worker had a job in hand for which it had asked after the kill.
+// firstFetch returns the time from the kill of the primary until a worker had a job for which it had
+// asked after the kill.
 func (c *campaign) firstFetch(books string) (time.Duration, bool) {
 	var first time.Time
 	for _, e := range readBooks(c.t, books) {
@@ -724,7 +731,7 @@ func (c *campaign) firstFetch(books string) (time.Duration, bool) {
 	return first.Sub(c.killed), !first.IsZero()
 }
 
-// end asks the questions that concern all rounds together, and prints the figures.
+// end checks what concerns all rounds together, and prints the figures.
 func (c *campaign) end() {
 	t := c.t
 	for i, s := range c.servers {
@@ -756,7 +763,7 @@ func (c *campaign) end() {
 	if found.jobs < 20*rounds || found.states["completed"] == 0 {
 		t.Errorf("the campaign did not happen: %d jobs", found.jobs)
 	}
-	// In a few rounds in which little runs, none may be met.
+	// With few rounds it may happen that no limit is reached.
 	if rounds >= 10 && (found.full == 0 || found.fullPools == 0 || found.pauses == 0) {
 		t.Errorf("in %d rounds limits were met %d times, by pools %d times, and there were %d pauses", rounds, found.full,
 			found.fullPools, found.pauses)

@@ -12,8 +12,9 @@ import (
 	"time"
 )
 
-// A client writes down what it is about to do, does it, and writes down what came of it: one line, one write, appended. What a killed
-// client does not know is therefore known to be unknown. Times are of the machine's clock, whatever the client believes.
+// entry is one line of a ledger. A client appends a line before a request, with what it is about to do,
+// and another one after it, with the answer, each with one write. So the ledger of a killed client tells
+// which outcomes are unknown. Times are those of the machine's clock, also if the client's is wrong.
 type entry struct {
 	At      time.Time `json:"at"`
 	What    what      `json:"what"`
@@ -21,7 +22,7 @@ type entry struct {
 	IDs     []string  `json:"ids,omitempty"`
 	Tenant  string    `json:"tenant,omitempty"`
 	Queue   string    `json:"queue,omitempty"`
-	Pool    string    `json:"pool,omitempty"` // of fetched and barred: the worker's; empty: nobody knows
+	Pool    string    `json:"pool,omitempty"` // of fetched and barred: the pool of the worker; empty: not known
 	Lease   string    `json:"lease,omitempty"`
 	Attempt int       `json:"attempt,omitempty"`
 	How     string    `json:"how,omitempty"`    // of finishing: one of the finish constants
@@ -38,12 +39,12 @@ type entry struct {
 type what string
 
 const (
-	enqueues  what = "enqueues"  // is about to
-	enqueued  what = "enqueued"  // it is acknowledged
+	enqueues  what = "enqueues"  // is about to do so
+	enqueued  what = "enqueued"  // the server has acknowledged it
 	withdrew  what = "withdrew"  // it certainly did not happen
-	cancels   what = "cancels"   // is about to
+	cancels   what = "cancels"   // is about to do so
 	cancelled what = "cancelled" // with the status of the answer
-	activates what = "activates" // is about to
+	activates what = "activates" // is about to do so
 	fetched_  what = "fetched"   // one job
 	extended  what = "extended"  // by a heartbeat
 	dropped   what = "dropped"   // a heartbeat named the job, and the answer did not
@@ -51,22 +52,22 @@ const (
 	finished  what = "finished"  // with the status of the answer
 	replays   what = "replays"   // is about to have dead letters retried
 	rules     what = "rules"     // is about to change a limit or a pause
-	ruled     what = "ruled"     // that is confirmed
+	ruled     what = "ruled"     // the change is confirmed
 	barred    what = "barred"    // a FETCH of a tenant's own login was refused, because its pool has a concurrency
 	failed    what = "failed"    // a request was answered 503, or not at all
 	broke     what = "broke"     // a session of SQL ended by an error
-	hung      what = "hung"      // nothing was heard for as long as no fault lasts
-	wrong     what = "wrong"     // the client saw what must not be
+	hung      what = "hung"      // there was no answer for longer than any fault lasts
+	wrong     what = "wrong"     // the client saw a violation
 )
 
-// prober is the client that asks at the end of a round.
+// prober is the name of the client that sends requests at the end of a round.
 const prober = "probe"
 
-// The policy of all jobs.
+// retryPolicy is the retry policy of all jobs.
 const retryPolicy = `{"max_attempts": 3, "backoff_strategy": "constant", "initial_interval": "PT0.1S", "jitter": "none",
 	"on_exhaustion": "dead_letter"}`
 
-// Ways to finish.
+// Ways to finish an attempt.
 const (
 	ack     = "ack"
 	fail    = "fail"
@@ -105,8 +106,8 @@ func (b *book) wrong(format string, args ...any) {
 	b.write(entry{What: wrong, Text: fmt.Sprintf(format, args...)})
 }
 
-// readBooks reads all ledgers of a directory. The last line of a killed client may have been cut off; it had not done then what it was
-// about to write, or knows nothing of the answer.
+// readBooks reads all ledgers of a directory. The last line of a killed client may be cut off. The client
+// had then not begun what it wanted to announce, or does not know the answer.
 func readBooks(t testing.TB, dir string) []entry {
 	t.Helper()
 	var all []entry

@@ -19,8 +19,9 @@ const (
 	mountsEnv = "OJS_SOAK_MOUNTS"
 )
 
-// The binary of these tests is also its clients, so that a producer or a worker is a process that can be killed. And as root it runs once
-// more in a mount namespace of its own: file systems that the tests fill up are gone with it, however it ends.
+// TestMain runs the tests, or a client: producers and workers are processes of the same binary, so that
+// they can be killed. As root it runs the binary once more in a mount namespace of its own, so that the
+// file systems that tests fill up are gone when the process ends.
 func TestMain(m *testing.M) {
 	if raw := os.Getenv(clientEnv); raw != "" {
 		os.Exit(clientMain(raw))
@@ -36,7 +37,8 @@ func TestMain(m *testing.M) {
 	os.Exit(pgtest.Main(m))
 }
 
-// withOwnMounts runs this program again where nobody else sees what it mounts. An error means that it did not start.
+// withOwnMounts runs this program again in a mount namespace of its own, and returns its exit code. It
+// fails if the program did not start.
 func withOwnMounts() (int, error) {
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr

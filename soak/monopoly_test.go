@@ -23,7 +23,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// What a server may have under attack.
+// Bounds of a server under attack.
 const (
 	fleet        = 8          // workers that serve all tenants
 	perFetch     = 2          // jobs that each of them takes at once
@@ -35,7 +35,8 @@ const (
 	calmInFlight = 2*fleet*perFetch + 2 // jobs by which the order in which answers are read differs from that of decisions, and lag
 )
 
-// calm is a tenant that minds its limits, and the fleet that works for all; what they see is written down.
+// calm is a tenant that keeps its limits, and the fleet of workers that serves all tenants. It keeps
+// what they see; mu guards it.
 type calm struct {
 	t        *testing.T
 	url      string
@@ -56,7 +57,7 @@ type handed struct {
 	at         time.Time
 }
 
-// ask sends a request of the tenant's own, of which none may be refused.
+// ask sends a request of the tenant. A request that is refused fails the test.
 func (c *calm) ask(ctx context.Context, what, method, path, body string) []byte {
 	began := time.Now()
 	status, answer := c.send(ctx, c.key, method, path, body)
@@ -106,7 +107,7 @@ type jobsAnswer struct {
 	} `json:"jobs"`
 }
 
-// work is one of the fleet's workers.
+// work runs one worker of the fleet.
 func (c *calm) work(ctx context.Context, name string) {
 	for ctx.Err() == nil {
 		status, answer := c.send(ctx, c.operator, "POST", "/workers/fetch",
@@ -135,7 +136,7 @@ func (c *calm) work(ctx context.Context, name string) {
 	}
 }
 
-// live has the tenant do a little of everything.
+// live makes the tenant send a few requests of each kind.
 func (c *calm) live(ctx context.Context) {
 	var hands sync.WaitGroup
 	run := func(n int, do func(*rand.Rand)) {
@@ -180,7 +181,8 @@ func (c *calm) live(ctx context.Context) {
 	hands.Wait()
 }
 
-// waits are how long the tenant's jobs in the shared queue waited for the fleet, from the answer to the enqueue on.
+// waits returns the times from the answer to an enqueue until the fleet had the job, for the tenant's
+// jobs in the shared queue.
 func (c *calm) waits() (all []time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -192,10 +194,10 @@ func (c *calm) waits() (all []time.Duration) {
 	return all
 }
 
-// missing are the tenant's jobs in the shared queue that the fleet has not had.
+// missing returns the number of the tenant's jobs in the shared queue that the fleet has not got.
 func (c *calm) missing() int { return len(c.enqueued) - len(c.waits()) }
 
-// phase lets the tenant live for a while and says what it saw.
+// phase lets the tenant work for a while and logs what it saw.
 func (c *calm) phase(t *testing.T, name string, duration time.Duration) {
 	t.Helper()
 	c.mu.Lock()
@@ -225,7 +227,8 @@ func quantiles(all []time.Duration) string {
 	return fmt.Sprintf("p50 %.1f ms, p99 %.1f ms, max %.1f ms", ms(0.5), ms(0.99), ms(1))
 }
 
-// share commits a backlog of the tenant's and returns how many jobs of all tenants the fleet was handed while there was some.
+// share commits a backlog of the tenant, and returns the number of jobs of all tenants that the fleet got
+// until the backlog was done.
 func (c *calm) share(t *testing.T) (all int) {
 	t.Helper()
 	c.mu.Lock()
@@ -257,7 +260,8 @@ func (c *calm) share(t *testing.T) (all int) {
 	return last - first + 1
 }
 
-// TestNobodyMonopolizes measures what a tenant suffers from one that does all it can to have the server for itself.
+// TestNobodyMonopolizes measures the waits and the share of a tenant while another tenant tries to take
+// all of the server's capacity.
 func TestNobodyMonopolizes(t *testing.T) {
 	duration, hands, late := 3*time.Second, 4, 5_000
 	if s := os.Getenv("OJS_ADVERSARY_DURATION"); s != "" {
@@ -268,7 +272,8 @@ func TestNobodyMonopolizes(t *testing.T) {
 		hands, late = 16, 50_000
 	}
 	database := pgtest.New(t)
-	// Priorities order a tenant's own jobs only: otherwise the highest would be everybody's first.
+	// Priorities order the jobs within a tenant only. Otherwise the highest priority of any tenant would
+	// come first.
 	pgtest.Exec(t, database.Pool, `select ojs.configure_queue($1, '{"tenant_fairness": {"priority_scope": "tenant"}}')`, sharedQueue)
 	key := func(tenant, scopes string) string {
 		return pgtest.One[string](t, database.Operator(), "select secret from ojs.create_api_key(nullif($1, ''), $2::text::text[])",
@@ -342,7 +347,7 @@ func TestNobodyMonopolizes(t *testing.T) {
 	}
 }
 
-// peakMemory is the most that a process ever had in memory, in bytes.
+// peakMemory returns the largest resident memory that a process has had, in bytes.
 func peakMemory(t *testing.T, pid int) int64 {
 	t.Helper()
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

@@ -16,7 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// What rules are about. Nobody but one hand of the operator changes a rule.
+// The scopes of rules. Each rule is changed by one goroutine of the operator only.
 var (
 	limited = []scope{
 		{Tenant: "beta"},
@@ -36,11 +36,11 @@ var (
 	}
 )
 
-// atRest is what limits are at the end of a round: there is something to count, and room for others beside what a FETCH brought to a worker
-// that nobody hears of any more.
+// atRest is the limit of all scopes at the end of a round. There is a limit, so that it can be checked,
+// and it is higher than the number of jobs that a lost worker may hold, so that other jobs can run.
 const atRest = 12
 
-// someLimit is small, so that it is met; or there is none.
+// someLimit returns a limit so small that it is reached, or unlimited.
 func someLimit(r *rand.Rand, of scope) int {
 	switch {
 	case r.IntN(4) == 0:
@@ -51,7 +51,7 @@ func someLimit(r *rand.Rand, of scope) int {
 	return 1 + r.IntN(4)
 }
 
-// operate changes limits, or pauses and resumes.
+// operate changes limits, or pauses and resumes scopes, until the client stops.
 func (c *client) operate(r *rand.Rand) {
 	hand := int(c.next.Add(1)) - 1
 	c.pause(c.Idle)
@@ -77,12 +77,13 @@ func (c *client) operate(r *rand.Rand) {
 	}
 }
 
-// shares are how tenants of a queue share. Nothing that is promised of jobs depends on it.
+// shares are settings of the fairness between the tenants of a queue. No promise about jobs depends on
+// them.
 var shares = []string{
 	`{}`, `{"unit": "time"}`, `{"unit": "cost"}`, `{"enabled": false}`, `{"unit": "time", "weights": {"beta": 5, "gamma": 0.3}}`,
 }
 
-// share changes how the tenants of a queue share.
+// share changes the fairness of a queue.
 func (o *operator) share() {
 	body := map[string]any{"tenant_fairness": json.RawMessage(shares[o.r.IntN(len(shares))])}
 	path := "/ojs/v1/queues/" + []string{"work", "mail"}[o.r.IntN(2)] + "/config"
@@ -91,7 +92,8 @@ func (o *operator) share() {
 	}
 }
 
-// operator is one hand, with a session of its own as long as that lives.
+// operator is one goroutine that changes rules. It has a session of its own, and opens another one when
+// that ends.
 type operator struct {
 	*client
 	r     *rand.Rand
@@ -108,7 +110,7 @@ func (o *operator) leave() {
 	}
 }
 
-// set changes a rule, and returns whether that is confirmed.
+// set changes a rule, and returns true if the database has confirmed it.
 func (o *operator) set(c change) bool {
 	c.ID = newID()
 	o.book.write(entry{What: rules, Change: &c})
@@ -196,7 +198,7 @@ func (c change) apply(ctx context.Context, conn *pgx.Conn) error {
 	return err
 }
 
-// pool is the configuration of the pool whose concurrency changes.
+// pool returns the configuration of the pool whose concurrency changes.
 func (c change) pool() map[string]any {
 	raw, err := json.Marshal(poolNamed(c.Pool))
 	config := map[string]any{}
@@ -209,7 +211,7 @@ func (c change) pool() map[string]any {
 	return config
 }
 
-// setRules changes rules from outside the load, by the campaign's own session.
+// setRules changes rules in the session of the campaign, while no operator does.
 func (u *turn) setRules(changes ...change) {
 	u.c.t.Helper()
 	conn, err := u.c.pg.primary.connect(database)
@@ -231,8 +233,9 @@ func (u *turn) setRules(changes ...change) {
 	}
 }
 
-// firstRules are the limits with which a round begins: in a third of the rounds none, so that a worker that stays in its
-// transaction is served without the lane, and then meets the first rule. It returns for how long the operator is to leave it at that.
+// firstRules sets the limits with which a round begins. In a third of the rounds there are none: a worker
+// that keeps its transaction open is then served without the lane, and later meets the first limit.
+// firstRules returns for how long the operator shall change nothing.
 func (u *turn) firstRules() (idle time.Duration) {
 	some := u.r.IntN(3) > 0
 	if !some {
@@ -250,7 +253,7 @@ func (u *turn) firstRules() (idle time.Duration) {
 	return idle
 }
 
-// lastRules are those under which everything gets done.
+// lastRules sets the rules under which all jobs can end: no pauses, and limits of atRest.
 func (u *turn) lastRules() {
 	var all []change
 	for _, of := range slices.Concat(halted[0], halted[1]) {

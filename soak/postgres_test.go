@@ -25,8 +25,8 @@ import (
 
 const database = "campaign"
 
-// cluster is a primary that can be killed, starved of disk and replaced by a standby.
-// Its processes are ours to signal, which is why it is not one of internal/embedpg.
+// cluster is a primary that can be killed, run out of disk and be replaced by a standby. It does not use
+// internal/embedpg, because the tests send signals to its processes.
 type cluster struct {
 	t        *testing.T
 	bin      string
@@ -46,7 +46,7 @@ type node struct {
 	process  *process
 }
 
-// disk is a directory, and where we may mount, a file system of its own.
+// disk is a directory with, if the test may mount, a file system of its own.
 type disk struct {
 	dir string
 	max int64 // bytes; 0: not mounted
@@ -76,7 +76,7 @@ func (d *disk) fill() error {
 		if err := d.resize(used); err == nil || err != syscall.EINVAL {
 			return err
 		}
-		// It grew meanwhile.
+		// The content has grown meanwhile: try again.
 	}
 }
 
@@ -119,7 +119,7 @@ func newCluster(t *testing.T, dir string) *cluster {
 	}
 	c.run("initdb", "--pgdata="+n.dir, "--waldir="+n.wal, "--wal-segsize=1", "--username=ojs", "--pwfile="+secret, "--auth=scram-sha-256",
 		"--encoding=UTF8", "--locale=C", "--data-checksums", "--no-sync")
-	// Small segments, and none in stock: a full disk is felt soon.
+	// Small segments of the log, and none prepared, so that PostgreSQL notices a full disk soon.
 	config := `
 listen_addresses = '127.0.0.1'
 unix_socket_directories = ''
@@ -202,7 +202,8 @@ func (n *node) url(user, password, options string) string {
 	return u.String()
 }
 
-// start returns when the node answers. Processes of a killed postmaster may hold on for a moment, so it tries again.
+// start starts the node and returns when it answers. Processes of a killed postmaster may still run for
+// a moment, so it tries again.
 func (n *node) start() {
 	n.c.t.Helper()
 	deadline := time.Now().Add(time.Minute)
@@ -241,7 +242,7 @@ func (n *node) logTail() string {
 	return string(raw[max(0, len(raw)-3000):])
 }
 
-// logged counts a phrase in the logs of all nodes.
+// logged returns how often a phrase stands in the logs of all nodes.
 func (c *cluster) logged(phrase string) (times int) {
 	for _, n := range c.nodes {
 		if n != nil {
@@ -251,7 +252,7 @@ func (c *cluster) logged(phrase string) (times int) {
 	return times
 }
 
-// logged counts a phrase in the node's log.
+// logged returns how often a phrase stands in the node's log.
 func (n *node) logged(phrase string) int {
 	raw, _ := os.ReadFile(n.logFile())
 	return bytes.Count(raw, []byte(phrase))
@@ -263,7 +264,8 @@ func (n *node) connect(database string) (*pgx.Conn, error) {
 	return pgx.Connect(ctx, fmt.Sprintf("postgres://ojs:%s@127.0.0.1:%d/%s", n.c.password, n.port, database))
 }
 
-// back waits until the node is there by itself, after a crash say, and starts it if its postmaster is gone.
+// back waits until the node answers again, for instance after a crash. It starts the node if its
+// postmaster has ended.
 func (n *node) back() {
 	n.c.t.Helper()
 	deadline := time.Now().Add(time.Minute)
@@ -284,7 +286,7 @@ func (n *node) back() {
 	}
 }
 
-// do runs statements on the node as superuser; what a fault interrupts is told.
+// do runs statements on the node as superuser. It returns an error, because a fault may interrupt them.
 func (n *node) do(statements ...string) error {
 	conn, err := n.connect(database)
 	if err != nil {
@@ -301,7 +303,7 @@ func (n *node) do(statements ...string) error {
 	return nil
 }
 
-// killBackend ends one random session the hard way, at which the postmaster starts all over.
+// killBackend kills one random session with SIGKILL. The postmaster then ends all sessions and recovers.
 func (n *node) killBackend(pick int) error {
 	conn, err := n.connect(database)
 	if err != nil {
@@ -318,7 +320,7 @@ func (n *node) killBackend(pick int) error {
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		return err
 	}
-	// Before the postmaster has noticed, it still lets people in: it has when it ends this session, too.
+	// Until the postmaster notices, it accepts connections. It has noticed when it ends this session, too.
 	_, _ = conn.Exec(context.Background(), "select pg_sleep(10)")
 	return nil
 }
@@ -363,7 +365,8 @@ func (c *cluster) addStandby() {
 	}
 }
 
-// copyTo makes a node a standby of the primary. Not every installation brings pg_basebackup along.
+// copyTo makes a node a standby of the primary. It copies the files itself, because some installations
+// have no pg_basebackup.
 func (c *cluster) copyTo(n *node) error {
 	n.makeDirs()
 	ctx := context.Background()
@@ -377,7 +380,7 @@ func (c *cluster) copyTo(n *node) error {
 	}
 	out, err := exec.Command("cp", "-a", c.primary.dir+"/.", n.dir).CombinedOutput()
 	for line := range strings.Lines(string(out)) {
-		// Files come and go meanwhile; the log knows.
+		// Files may vanish during the copy. That does no harm: recovery replays the log.
 		if err != nil && !strings.Contains(line, "No such file") {
 			return fmt.Errorf("%w: %s", err, out)
 		}
@@ -390,7 +393,7 @@ func (c *cluster) copyTo(n *node) error {
 	if err != nil {
 		return err
 	}
-	// Once promoted it has no standby to wait for.
+	// After its promotion it has no standby, so its commits must not wait for one.
 	settings := fmt.Sprintf("%s\nsynchronous_standby_names = ''\nprimary_conninfo = 'host=127.0.0.1 port=%d user=ojs password=%s'\n",
 		bytes.TrimSpace(auto), c.primary.port, c.password)
 	for name, content := range map[string]string{"backup_label": label, "standby.signal": "", "postgresql.auto.conf": settings} {
@@ -410,7 +413,7 @@ func (c *cluster) copyTo(n *node) error {
 	return os.Symlink(n.wal, filepath.Join(n.dir, "pg_wal"))
 }
 
-// give makes a file PostgreSQL's own.
+// give makes a file belong to the user that PostgreSQL runs as.
 func (c *cluster) give(path string) error {
 	if c.owner == nil {
 		return nil
@@ -418,8 +421,8 @@ func (c *cluster) give(path string) error {
 	return os.Chown(path, int(c.owner.Uid), int(c.owner.Gid))
 }
 
-// failover kills the primary, with all its sessions, and promotes the standby. It returns when the kill was and when the standby was
-// writable.
+// failover kills the primary with all its sessions, and promotes the standby. It returns the times of
+// the kill and of the moment at which the standby could be written.
 func (c *cluster) failover() (killed, promoted time.Time, err error) {
 	old, heir := c.primary, c.other()
 	killed = time.Now()
@@ -438,7 +441,7 @@ func (c *cluster) failover() (killed, promoted time.Time, err error) {
 	return killed, time.Now(), nil
 }
 
-// salvage stops the cluster and copies the primary's files to where they survive the test.
+// salvage stops the cluster and copies the primary's files to a directory that survives the test.
 func (c *cluster) salvage(to string) string {
 	c.primary.process.end(syscall.SIGINT, 20*time.Second)
 	target := filepath.Join(to, "pgdata")
@@ -449,7 +452,8 @@ func (c *cluster) salvage(to string) string {
 		c.bin, target, c.primary.port, c.password)
 }
 
-// throughURL is the address of the database by way of proxies, one per node, for clients that need the primary.
+// throughURL returns an address of the database through proxies, one for each node. A client that uses
+// it connects to the primary.
 func throughURL(proxies []*proxy, user, password string) string {
 	var hosts []string
 	for _, x := range proxies {

@@ -22,13 +22,13 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// listener is a server that is to hear of commits by way of proxies.
+// listener is a server that gets its notifications through proxies.
 type listener struct {
 	url  string
 	from []*proxy
 }
 
-// expect watches for the notification that carries a token.
+// expect makes the proxies watch for a notification with a token.
 func (l listener) expect(token string) {
 	for _, p := range l.from {
 		p.expect("ojs_wake\x00" + token + "\x00")
@@ -37,7 +37,8 @@ func (l listener) expect(token string) {
 
 func (l listener) heard() bool { return slices.ContainsFunc(l.from, (*proxy).passed) }
 
-// ready asks each server so many things at once that all its connections are used, and wants to be answered.
+// ready sends each server so many requests at once that it uses all its connections, until all are
+// answered.
 func ready(ctx context.Context, book *book, servers []listener) {
 	var answers sync.WaitGroup
 	for _, l := range servers {
@@ -54,9 +55,10 @@ func ready(ctx context.Context, book *book, servers []listener) {
 	answers.Wait()
 }
 
-// wakeUps has a FETCH wait at each server, and then commits a job for each. It returns how long the slowest took. A server finds jobs
-// without being told, so that it was told is read off its connections: one that does not say for what it waits, hears nothing, or was
-// not woken, is in the book.
+// wakeUps lets a FETCH wait at each server, and then commits a job for each. It returns the time that the
+// slowest took. A server finds jobs also without notifications, by polling. So the proxies watch its
+// connections: the ledger gets an entry if the server does not register its queue, gets no notification,
+// or does not poll after it.
 func wakeUps(ctx context.Context, conn *pgx.Conn, book *book, r *rand.Rand, servers []listener, queues string,
 	limit time.Duration,
 ) (time.Duration, error) {
@@ -90,7 +92,7 @@ func wakeUps(ctx context.Context, conn *pgx.Conn, book *book, r *rand.Rand, serv
 			cl.finish(random, l.url, got.Jobs, ack)
 		})
 	}
-	// within tries until it is so, as long as there is time.
+	// within repeats a check until it holds or the time is over.
 	deadline := time.Now().Add(limit)
 	within := func(try func() (bool, error)) (bool, error) {
 		for {
@@ -102,7 +104,7 @@ func wakeUps(ctx context.Context, conn *pgx.Conn, book *book, r *rand.Rand, serv
 	}
 	hears := make([]bool, len(servers))
 	for i, l := range servers {
-		// It may have lost its connection in the fault, and have another only just.
+		// The server may have lost its connection in the fault, and have opened another one just now.
 		ping, token := newID(), ""
 		l.expect(ping)
 		ok, err := within(func() (bool, error) {
@@ -149,7 +151,8 @@ func wakeUps(ctx context.Context, conn *pgx.Conn, book *book, r *rand.Rand, serv
 	return last.Sub(began), nil
 }
 
-// A worker that was silent for too long may have lost what it was handed, even if it is heard again when it reads the answer.
+// A worker that was silent for too long may have lost its jobs, even if a heartbeat is answered while it
+// reads the answer to its FETCH.
 func TestWhatAWorkerMayBelieve(t *testing.T) {
 	t.Parallel()
 	at := func(d time.Duration) time.Time { return time.Unix(1e9, 0).Add(d) }
@@ -181,7 +184,7 @@ func TestWhatAWorkerMayBelieve(t *testing.T) {
 	}
 }
 
-// That a server which is deaf finds the job by itself is not enough.
+// The probe finds a server that gets no notifications, although such a server finds its job by polling.
 func TestTheProbeSees(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -230,7 +233,7 @@ func TestTheProbeSees(t *testing.T) {
 	if got := probe("all", 30*time.Second); len(got) > 0 {
 		t.Fatalf("where nothing is wrong: %v", got)
 	}
-	// The session that listens ends, and no other can be had.
+	// The session that listens ends, and the proxy refuses another one.
 	ear.refuse.Store(true)
 	ear.cut(nil)
 	if got := probe("deaf", 3*time.Second); len(got) != 1 || !strings.Contains(got[0], "hears nothing of commits") {

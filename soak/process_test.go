@@ -12,15 +12,15 @@ import (
 	"time"
 )
 
-// process is a child that does not outlive us.
+// process is a child process that ends with this one.
 type process struct {
 	cmd  *exec.Cmd
 	gone chan struct{}
 	err  error // how it ended; readable after gone is closed
 }
 
-// spawn starts a command to which the kernel sends a signal when we end, however we do. The kernel ties that to the thread
-// which started the command, so the starting goroutine keeps its thread.
+// spawn starts a command to which the kernel sends a signal when this process ends, for any reason. The
+// kernel ties that to the thread which started the command, so the starting goroutine keeps its thread.
 func spawn(cmd *exec.Cmd, atOurDeath syscall.Signal) (*process, error) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
@@ -52,7 +52,8 @@ func (p *process) alive() bool {
 
 func (p *process) signal(s os.Signal) { _ = p.cmd.Process.Signal(s) }
 
-// end signals, waits as long as patience lasts, and then kills. It returns whether the process went by itself.
+// end sends a signal, and kills the process if it has not ended after patience. It returns true if the
+// process was not killed.
 func (p *process) end(s syscall.Signal, patience time.Duration) bool {
 	p.signal(s)
 	select {
@@ -65,7 +66,8 @@ func (p *process) end(s syscall.Signal, patience time.Duration) bool {
 	return false
 }
 
-// kept runs a command again whenever it has ended, as a supervisor of services does, until there is no command any more.
+// kept is a command that runs again whenever it has ended, as under a supervisor of services. keep
+// starts it with the command that a function returns, until stop is called or the function returns nil.
 type kept struct {
 	mu      sync.Mutex
 	current *process
@@ -112,7 +114,7 @@ func keep(t *testing.T, pause time.Duration, command func() *exec.Cmd) *kept {
 
 func (k *kept) kill() { k.signal(syscall.SIGKILL) }
 
-// stop ends it for good.
+// stop ends the command and does not start it again.
 func (k *kept) stop(s syscall.Signal, patience time.Duration) (byItself bool) {
 	k.mu.Lock()
 	k.stopped = true

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// proxy passes TCP through until it is told to cut, hold up or refuse it.
+// proxy passes TCP connections through. It can cut, delay and refuse them.
 type proxy struct {
 	listener net.Listener
 	target   string
@@ -22,13 +22,13 @@ type proxy struct {
 	pairs map[*pair]bool
 }
 
-// watch is for something that is to pass.
+// watch is a text that is expected to pass through a proxy.
 type watch struct {
 	text   []byte
 	passed atomic.Bool
 }
 
-// expect watches for a text, and forgets what it watched for before.
+// expect makes the proxy watch for a text, in place of the text before.
 func (p *proxy) expect(text string) { p.watch.Store(&watch{text: []byte(text)}) }
 
 func (p *proxy) passed() bool { return p.watch.Load().passed.Load() }
@@ -103,7 +103,7 @@ func (p *proxy) pass(to, from *net.TCPConn) {
 				return
 			}
 			if w := p.watch.Load(); w != nil {
-				// It may come in two pieces.
+				// The text may come in two pieces.
 				tail = append(tail, buffer[:n]...)
 				if bytes.Contains(tail, w.text) {
 					w.passed.Store(true)
@@ -118,7 +118,8 @@ func (p *proxy) pass(to, from *net.TCPConn) {
 	}
 }
 
-// cut ends the connections, each with or without a word of farewell; with a source of chance, only most of them.
+// cut ends the connections, at random in good order or by a reset. With a random source it ends most of
+// them, else all.
 func (p *proxy) cut(r *rand.Rand) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -131,7 +132,7 @@ func (p *proxy) cut(r *rand.Rand) {
 				_ = both.client.SetLinger(0)
 				_ = both.server.SetLinger(0)
 			case 2:
-				// The client goes first: what it had sent may still arrive.
+				// The client's side is reset first: data that it has sent may still arrive.
 				_ = both.client.SetLinger(0)
 				both.client.Close()
 				continue

@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// tale is what ledgers say of rules and jobs.
+// tale is a ledger about rules and jobs, made up for a test.
 type tale []entry
 
-// at is a moment, in milliseconds since the beginning.
+// at returns a moment, in milliseconds since the beginning.
 func at(ms int) time.Time { return time.Unix(1e9, 0).Add(time.Duration(ms) * time.Millisecond) }
 
-// set changes a rule; confirmed 0: nobody answered.
+// set adds a change of a rule. confirmed is when it was confirmed; 0: there was no answer.
 func (l tale) set(kind ruleKind, of scope, most, asked, confirmed int) tale {
 	c := &change{ID: newID(), scope: of, Kind: kind, Most: most}
 	l = append(l, entry{What: rules, At: at(asked), Change: c})
@@ -39,30 +39,30 @@ func (l tale) got(id string, sent, read, lease int) tale {
 	return l.gotOf("t", "q", id, sent, read, lease)
 }
 
-// gotOf: a job of a tenant in a queue was asked for and received; its lease may end at an instant.
+// gotOf adds a FETCH that got a job of a tenant in a queue, whose lease may end at the moment lease.
 func (l tale) gotOf(tenant, queue, id string, sent, read, lease int) tale {
 	return append(l, entry{What: enqueues, IDs: []string{id}, Tenant: tenant},
 		entry{What: fetched_, IDs: []string{id}, Queue: queue, Lease: id, At: at(read), Sent: at(sent), Until: at(lease)})
 }
 
-// gotIn: a job was asked for and received by a worker of a pool; pool empty: nobody knows which.
+// gotIn adds a FETCH of a worker of a pool that got a job. pool "": the pool is not known.
 func (l tale) gotIn(pool, tenant, queue, id string, sent, read int) tale {
 	l = l.gotOf(tenant, queue, id, sent, read, 1000)
 	l[len(l)-1].Pool = pool
 	return l
 }
 
-// says is an entry about a job.
+// says adds an entry about a job.
 func (l tale) says(w what, id string, when, lease int) tale {
 	return append(l, entry{What: w, IDs: []string{id}, Lease: id, At: at(when), Until: at(lease)})
 }
 
-// refusedIn: a login of the tenant was told of the concurrency of a pool.
+// refusedIn adds a FETCH of a tenant's login that was refused because the pool has a concurrency.
 func (l tale) refusedIn(pool string, sent, read int) tale {
 	return append(l, entry{What: barred, Tenant: "t", Pool: pool, Sent: at(sent), At: at(read)})
 }
 
-// What of rules the checker sees, and what it must not see because nobody can be certain.
+// The checker finds attempts that certainly break a rule, and lets attempts pass that may not.
 func TestTheCheckerSeesWhetherRulesAreObeyed(t *testing.T) {
 	t.Parallel()
 	for _, c := range slices.Concat(limitTales(), newLimitTales(), scopeTales(), poolTales(), pauseTales(), refusalTales()) {
@@ -120,7 +120,7 @@ func limitTales() []ruleTale {
 	}
 }
 
-// newLimitTales are about what ran before there was a limit.
+// newLimitTales returns tales about jobs that ran before there was a limit.
 func newLimitTales() []ruleTale {
 	return []ruleTale{
 		{"what ran already counts", tale{}.got("a", 1, 5, 1000).limit(1, 10, 20).got("b", 30, 40, 1000), "2 jobs ran"},
@@ -150,7 +150,7 @@ func scopeTales() []ruleTale {
 	}
 }
 
-// poolTales are about the concurrency of pools and about whose jobs their workers get.
+// poolTales returns tales about the concurrency of pools, and about the tenants that pools serve.
 func poolTales() []ruleTale {
 	most := func(n, asked, confirmed int) tale { return tale{}.set(limit, scope{Pool: "wide"}, n, asked, confirmed) }
 	one := most(1, 1, 2).gotIn("wide", "t", "work", "a", 10, 20)

@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// scope is what a rule is about.
+// scope is the set of jobs that a rule is about.
 type scope struct {
-	Tenant string `json:"tenant,omitempty"` // empty: all together
+	Tenant string `json:"tenant,omitempty"` // empty: all tenants together
 	Queue  string `json:"queue,omitempty"`  // empty: all
-	Pool   string `json:"pool,omitempty"`   // of the workers; empty: whatever their pools
+	Pool   string `json:"pool,omitempty"`   // of the workers; empty: any pool
 }
 
 func (s scope) has(a attempt) bool {
@@ -25,7 +25,8 @@ func (s scope) String() string {
 	return fmt.Sprintf("%q in queue %q", s.Tenant, s.Queue)
 }
 
-// pool is what a pool of workers is throughout. How many jobs they may run is a limit like others.
+// pool holds the settings of a pool of workers that do not change. Its concurrency is a limit, which
+// does.
 type pool struct {
 	Name     string   `json:"name"`
 	Queues   []string `json:"queues,omitempty"` // empty: all that are not isolated
@@ -34,7 +35,7 @@ type pool struct {
 	Strategy string   `json:"strategy,omitempty"`
 }
 
-// noPool is where workers are that name none.
+// noPool is the pool of workers that name none.
 const noPool = "default"
 
 var campaignPools = []pool{
@@ -44,7 +45,7 @@ var campaignPools = []pool{
 	{Name: "keepers", Queues: []string{"vault"}, Isolated: true},
 }
 
-// poolNamed has no settings if there is none of that name.
+// poolNamed returns the pool with a name, or one without settings if there is none.
 func poolNamed(name string) pool {
 	for _, p := range campaignPools {
 		if p.Name == name {
@@ -54,7 +55,7 @@ func poolNamed(name string) pool {
 	return pool{Name: name}
 }
 
-// serves is whether its workers may have jobs of a queue.
+// serves reports whether workers of the pool may have jobs of a queue.
 func (p pool) serves(queue string) bool {
 	for _, o := range campaignPools {
 		if o.Isolated && o.Name != p.Name && slices.Contains(o.Queues, queue) {
@@ -64,23 +65,24 @@ func (p pool) serves(queue string) bool {
 	return len(p.Queues) == 0 || slices.Contains(p.Queues, queue)
 }
 
-// servesAny is whether a FETCH that names some queues is one for its workers.
+// servesAny reports whether a worker of the pool may get jobs of any of some queues.
 func (p pool) servesAny(queues []string) bool { return slices.ContainsFunc(queues, p.serves) }
 
-// servesTenant is whether its workers may have jobs of a tenant.
+// servesTenant reports whether workers of the pool may have jobs of a tenant.
 func (p pool) servesTenant(tenant string) bool {
 	return len(p.Tenants) == 0 || slices.Contains(p.Tenants, tenant)
 }
 
-// change is a rule as somebody wants it to be.
+// change is a rule as a client wants it to be.
 type change struct {
-	ID string `json:"id"` // says which confirmation belongs to which request
+	ID string `json:"id"` // relates a confirmation to its request
 	scope
 	Kind ruleKind `json:"kind"`
-	Most int      `json:"most"` // how many jobs may run; unlimited: there is no rule; of a pause 0: there is one
+	Most int      `json:"most"` // jobs that may run; unlimited: no limit; of a pause, 0: it is paused
 }
 
-// ruleKind is what a rule restricts. Rules of one kind about one scope replace each other.
+// ruleKind is the kind of a rule: a limit of running jobs, or a pause. A rule replaces an earlier one of
+// the same kind and scope.
 type ruleKind string
 
 const (
@@ -90,17 +92,18 @@ const (
 
 const unlimited = math.MaxInt32
 
-// setting is what a rule may have said for a while: from the moment at which somebody set about it, until it was certainly replaced.
+// setting is a value that a rule may have had: from the moment at which a client began to set it, until
+// it was certainly replaced.
 type setting struct {
 	most        int
 	from, until time.Time
-	open        bool // nobody answered: it may begin to hold at any time, also after another one was confirmed
+	open        bool // there was no answer: it may take effect at any time, also after another change was confirmed
 }
 
 // forever is later than any round.
 var forever = time.Unix(1<<40, 0)
 
-// settings are all that rules may have said, in the order in which somebody set about it.
+// settings holds all values that rules may have had, in the order in which clients began to set them.
 type settings map[ruleKind]map[scope][]setting
 
 func readSettings(ledger []entry) settings {
@@ -129,7 +132,7 @@ func readSettings(ledger []entry) settings {
 			of = []setting{{most: unlimited, until: forever}}
 		}
 		if !c.sure.IsZero() {
-			// Nobody else changes this rule meanwhile.
+			// Only one client changes this rule, so a confirmed change ends those before it.
 			for i := range of {
 				if !of[i].open {
 					of[i].until = minTime(of[i].until, c.sure)
@@ -141,7 +144,7 @@ func readSettings(ledger []entry) settings {
 	return all
 }
 
-// most is the largest number that a rule may have allowed at some instant between two.
+// most returns the largest number that a rule may have allowed at some moment between two.
 func most(of []setting, from, until time.Time) int {
 	n := 0
 	for _, s := range of {
@@ -152,15 +155,16 @@ func most(of []setting, from, until time.Time) int {
 	return n
 }
 
-// attempt is a job in a worker's hands: asked for, received, and certainly active from then until it was finished or its lease may have
-// been over.
+// attempt is a job that a worker held. sent is when it asked for the job, from when it received it. The
+// job was certainly active from then until the moment until, when the worker began to finish it or the
+// lease may have been over.
 type attempt struct {
 	id, tenant, queue string
-	pool              string // empty: nobody knows
+	pool              string // empty: not known
 	sent, from, until time.Time
 }
 
-// attempts are those of all jobs, in the order in which they were received.
+// attempts returns the attempts of all jobs, in the order in which workers received them.
 func (a *account) attempts() []attempt {
 	var all []attempt
 	for id, s := range a.stories {
@@ -176,7 +180,7 @@ func (a *account) attempts() []attempt {
 	return all
 }
 
-// obeyed asks whether limits, pauses and pools were, by what the clients know.
+// obeyed checks, from the ledger alone, that no attempt broke a limit, a pause or the rules of a pool.
 func (f *findings) obeyed(ledger []entry, told *account) {
 	all, attempts := readSettings(ledger), told.attempts()
 	within := func(of scope) []attempt {
@@ -203,7 +207,7 @@ func (f *findings) obeyed(ledger []entry, told *account) {
 	}
 }
 
-// inPool: nobody has a job that is not for workers of its pool.
+// inPool checks that the worker's pool serves the queue and the tenant of its job.
 func (f *findings) inPool(a attempt) {
 	p := poolNamed(a.pool)
 	switch {
@@ -217,7 +221,8 @@ func (f *findings) inPool(a attempt) {
 	}
 }
 
-// mayBeLimited is whether there may have been a concurrency of the worker's pool while a tenant's login asked.
+// mayBeLimited reports whether the worker's pool may have had a concurrency at the moment of a FETCH by a
+// tenant's login.
 func mayBeLimited(limits map[scope][]setting, e entry) bool {
 	for of, values := range limits {
 		if of.Pool != "" && of.Pool == e.Pool && slices.ContainsFunc(values, func(s setting) bool {
@@ -229,7 +234,8 @@ func mayBeLimited(limits map[scope][]setting, e entry) bool {
 	return false
 }
 
-// paused: nobody gets a job for which he asked when the pause was confirmed, before somebody has set about its end.
+// paused checks that no worker got a job for which it asked after a pause was confirmed and before a
+// client began to end the pause.
 func (f *findings) paused(of scope, values []setting, mine []attempt) {
 	for _, a := range mine {
 		if most(values, a.sent, a.from) == 0 {
@@ -238,10 +244,12 @@ func (f *findings) paused(of scope, values []setting, mine []attempt) {
 	}
 }
 
-// limited: of attempts that certainly ran at the same time, all others ran when the last one was dispatched. That was after all had
-// been asked for and before all had been received, so in that time the limit must have allowed their number. A request that asked when
-// there may have been no limit may have been dispatched by a transaction that the count of a new limit did not see. Such attempts are
-// counted by what is asked for after they were received.
+// limited checks that no limit was exceeded. Of attempts that certainly ran at the same time, all others
+// ran when the last one was dispatched. That was after all had been asked for and before all had been
+// received, so the limit must have allowed their number at some moment of that time.
+//
+// A FETCH that began when there may have been no limit may have been served by a transaction that the
+// count of a new limit did not see. Its jobs count for FETCHes that began after they were received.
 func (f *findings) limited(of scope, values []setting, mine []attempt) {
 	var running []attempt
 	for _, a := range mine {

@@ -1,9 +1,10 @@
-// Package soak is the test that people, networks and servers fail while work goes on: producers that roll back, dawdle and
-// die, workers that die holding jobs, a server killed in the middle. It asks two things: does every committed job complete, and is
-// a job ever in two hands at once. The answers come from what the clients themselves wrote down, never from our tables.
+// Package soak tests the system while clients, networks and servers fail: producers roll back, are slow
+// and die, workers die with jobs, a server is killed. It checks that every committed job completes, and
+// that no two workers hold a job at once. It decides both from what the clients wrote down (their
+// ledger), and not from our tables.
 //
-// TestFaults does that to every part, Postgres and its disks among them, in rounds, and holds what the clients wrote down against the
-// tables.
+// TestFaults lets every part fail in rounds, also PostgreSQL and its disks, and compares the ledger of
+// the clients with the tables.
 package soak
 
 import (
@@ -38,7 +39,7 @@ const (
 	visibility = 2 * time.Second
 )
 
-// What became of an enqueue or an acknowledgement, as far as its sender can know.
+// outcome is the result of an enqueue or an ACK, as far as its sender knows it.
 type outcome int
 
 const (
@@ -47,7 +48,7 @@ const (
 	no
 )
 
-// holding is one lease in one worker's hands, from the worker's own clock and papers.
+// holding is one lease of one worker, as the worker knows it and by its clock.
 type holding struct {
 	lease    string
 	attempt  int
@@ -163,7 +164,8 @@ func newWorld(database string, servers ...*server) *world {
 	}
 }
 
-// answers are how long the slowest answer took since the last call, and how many requests to each path succeeded.
+// answers returns the time of the slowest answer, and the number of requests to each path that
+// succeeded, since its last call.
 func (w *world) answers() (longest time.Duration, succeeded map[string]int) {
 	w.answering.Lock()
 	defer w.answering.Unlock()
@@ -183,7 +185,7 @@ func (w *world) answered(path string, status int, took time.Duration) {
 	}
 }
 
-// post sends to one of the servers. status 0: no answer, so nobody knows.
+// post sends a request to one of the servers. status 0 means no answer: the outcome is not known.
 func (w *world) post(r *rand.Rand, path string, tenant string, body any) (int, []byte) {
 	raw, err := json.Marshal(body)
 	if err != nil {
@@ -221,7 +223,7 @@ func newID() string {
 	return id.String()
 }
 
-// produceHTTP enqueues one job, asking again under the same id as long as nobody answered.
+// produceHTTP enqueues one job, with the same id again and again until there is an answer.
 func (w *world) produceHTTP(r *rand.Rand) {
 	id, tenant := newID(), w.tenants[r.IntN(len(w.tenants))]
 	w.ledger.wrote([]string{id}, unknown)
@@ -241,7 +243,8 @@ func (w *world) produceHTTP(r *rand.Rand) {
 	}
 }
 
-// produceSQL enqueues some jobs beside business rows, and then commits, rolls back, dawdles, or dies.
+// produceSQL enqueues jobs in a transaction with business rows, which commits, rolls back, stays open for
+// a while, or loses its connection.
 func (w *world) produceSQL(ctx context.Context, r *rand.Rand) {
 	conn, err := pgx.Connect(ctx, w.database)
 	if err != nil {
@@ -276,7 +279,7 @@ func (w *world) produceSQL(ctx context.Context, r *rand.Rand) {
 		}
 		switch fate := r.IntN(20); {
 		case fate == 0:
-			// Dies: the connection goes, and with it the transaction.
+			// The connection is lost, and with it the transaction.
 			_ = conn.PgConn().Conn().Close()
 			return
 		case fate <= 3:
@@ -305,7 +308,7 @@ type fetched struct {
 	} `json:"jobs"`
 }
 
-// work fetches, holds, and acknowledges, or dies with what it holds.
+// work fetches jobs, holds them for a while, and acknowledges them, or dies with them.
 func (w *world) work(ctx context.Context, r *rand.Rand, deadly *atomic.Bool) {
 	name := newID()
 	for ctx.Err() == nil {
@@ -327,7 +330,7 @@ func (w *world) work(ctx context.Context, r *rand.Rand, deadly *atomic.Bool) {
 		held := make([]*holding, len(got.Jobs))
 		w.ledger.mu.Lock()
 		for i, job := range got.Jobs {
-			// The lease began at some moment after the request was sent, so until then it is certainly this worker's.
+			// The lease began after the request was sent, so it lasts at least until then.
 			held[i] = &holding{lease: job.Lease, attempt: job.Attempt, from: read, until: sent.Add(visibility)}
 			w.ledger.held[job.ID] = append(w.ledger.held[job.ID], held[i])
 		}
@@ -337,7 +340,7 @@ func (w *world) work(ctx context.Context, r *rand.Rand, deadly *atomic.Bool) {
 				w.ledger.problem("job %s was handed out in state %q with lease %q", job.ID, job.State, job.Lease)
 			}
 			if deadly.Load() && r.IntN(60) == 0 {
-				name = newID() // dead; another takes its place
+				name = newID() // it counts as dead, and goes on as another worker
 				break
 			}
 			if r.IntN(4) == 0 {
@@ -347,7 +350,8 @@ func (w *world) work(ctx context.Context, r *rand.Rand, deadly *atomic.Bool) {
 			held[i].until = minTime(held[i].until, time.Now())
 			held[i].acked = true
 			w.ledger.mu.Unlock()
-			// No answer: ask the other server. It may say that the job is no longer active because the first one heard.
+			// No answer: ask the other server. It says that the job is no longer active if the first one has
+			// completed it.
 			status, answer, asked := 0, []byte(nil), 0
 			for ; status == 0 && asked < 6; asked++ {
 				status, answer = w.post(r, "/ojs/v1/workers/ack", "",
@@ -377,7 +381,7 @@ func minTime(a, b time.Time) time.Time {
 	return b
 }
 
-// open lists the committed jobs of which no worker has it in writing that they are done.
+// open returns the committed jobs whose completion no answer has confirmed.
 func (w *world) open() []string {
 	w.ledger.mu.Lock()
 	defer w.ledger.mu.Unlock()
@@ -397,7 +401,7 @@ func (w *world) open() []string {
 	return open
 }
 
-// completed asks a server about a job whose acknowledgement nobody answered.
+// completed asks a server whether a job is completed whose ACK had no answer.
 func (w *world) completed(id string) bool {
 	res, err := w.client.Get(w.servers[0].url + "/ojs/v1/jobs/" + id)
 	if err != nil {
@@ -442,8 +446,8 @@ func TestNothingIsLostAndNothingIsHeldTwice(t *testing.T) {
 	}
 }
 
-// live lets producers and workers go on for some time, in the middle of which something happens, and then workers until all is done. It
-// returns the committed jobs that are not.
+// live lets producers and workers work for some time, calls happens in the middle of it, and then lets
+// workers go on until all jobs are completed. It returns the committed jobs that are not.
 func (w *world) live(t *testing.T, seed uint64, duration time.Duration, happens func()) []string {
 	t.Helper()
 	producing, stopProducing := context.WithTimeout(t.Context(), duration)
@@ -479,8 +483,9 @@ func (w *world) live(t *testing.T, seed uint64, duration time.Duration, happens 
 	return open
 }
 
-// drain waits for what belongs to workers that died, which comes back when leases run out. As long as there is less and less of it, it is
-// only a matter of the machine. It returns what is left.
+// drain waits until all jobs are completed; jobs of workers that died come back when their leases end.
+// It goes on for as long as their number decreases, however slow the machine is. It returns the jobs
+// that are left.
 func (w *world) drain() []string {
 	fewest, deadline := 0, time.Now().Add(60*time.Second)
 	for {
@@ -500,7 +505,7 @@ func (w *world) drain() []string {
 	}
 }
 
-// judge reads the ledger. open are committed jobs that did not complete.
+// judge checks the ledger. open are committed jobs that did not complete.
 func (w *world) judge(t *testing.T, open []string) {
 	t.Helper()
 	for _, problem := range w.ledger.problems {
@@ -539,7 +544,7 @@ func (w *world) judge(t *testing.T, open []string) {
 	t.Logf("%d jobs committed, %d rolled back, %d unanswered; %d handed out more than once", committed, rolledBack, unanswered, again)
 }
 
-// judgeHolders asks whether a job was in two hands at once, or completed twice.
+// judgeHolders checks that no two workers held a job at once, and that it was not completed twice.
 func judgeHolders(t *testing.T, id string, held []*holding) {
 	t.Helper()
 	sort.Slice(held, func(i, j int) bool { return held[i].from.Before(held[j].from) })

@@ -7,20 +7,20 @@ import (
 	"time"
 )
 
-// hold is a lease in a worker's hands, and when the worker had asked for it.
+// hold is a lease of a worker, with the time at which the worker had asked for the job.
 type hold struct {
 	holding
 	sent  time.Time
-	sure  time.Time // until then nothing but somebody's word can have ended the lease
+	sure  time.Time // until then only a request can have ended the lease
 	queue string
 	pool  string
 }
 
-// story is all that clients wrote about one job.
+// story holds all entries of the ledger about one job.
 type story struct {
 	tenant                       string
 	intended, acknowledged, gone bool
-	cancels                      time.Time // when somebody first set about it
+	cancels                      time.Time // when a client first began to cancel it
 	cancelled                    bool
 	held                         []hold
 	finishes                     []entry
@@ -28,14 +28,14 @@ type story struct {
 	dropped                      []entry
 }
 
-// holds is whether the lease of an entry was certainly its client's when the answer in it was read, so that whatever it was an answer
-// to happened under that lease.
+// holds reports whether the client of an entry certainly held the lease when it read the answer, so that
+// what it asked for happened under that lease.
 func (s *story) holds(e entry) bool {
 	return (s.cancels.IsZero() || e.At.Before(s.cancels)) && slices.ContainsFunc(s.held,
 		func(h hold) bool { return h.lease == e.Lease && e.At.Before(h.sure) })
 }
 
-// ends counts the attempts to end a lease that began before an instant.
+// ends returns the number of ACKs and NACKs for a lease that were begun before a moment.
 func (s *story) ends(lease string, before time.Time) int {
 	n := 0
 	for _, e := range s.finishes {
@@ -46,16 +46,16 @@ func (s *story) ends(lease string, before time.Time) int {
 	return n
 }
 
-// answers judges requests that failed: whether the fault explains that.
+// answers checks that the fault of the round explains each request that failed.
 func (f *findings) answers(ledger []entry, of course) {
 	for _, e := range ledger {
-		// The probe asks when all is over.
+		// The requests of the probe come after the fault is over.
 		since := !of.broke.IsZero() && !e.At.Before(of.broke) && e.Client != prober
 		switch {
 		case e.What == hung:
 			f.violation("%s waited in vain: %s", e.Client, e.Text)
 		case strings.Contains(e.Text, `"busy":true`), strings.Contains(e.Text, "Other transactions of tenant"):
-			// They had the tokens of its limit for a moment (docs/limits.md).
+			// Other transactions held what was left of the limit for a moment (docs/limits.md).
 		case e.What == broke && !(since && of.fault.database):
 			f.violation("%s lost its session, and nothing explains that: %s", e.Client, e.Text)
 		case e.What == failed && e.Status == 0 && !(since && of.fault.network):
@@ -66,7 +66,7 @@ func (f *findings) answers(ledger []entry, of course) {
 	}
 }
 
-// compare holds every story against the rows and the journals.
+// compare checks every story against the rows and the journals.
 func (f *findings) compare(ledger []entry, rows []row, moves []move, leases map[string][]time.Time, drained bool) {
 	told := f.read(ledger)
 	found, made := f.find(rows, told)
@@ -98,7 +98,7 @@ func (f *findings) compare(ledger []entry, rows []row, moves []move, leases map[
 	f.obeyed(ledger, told)
 }
 
-// account is what all ledgers of a round tell, by job and by Idempotency-Key.
+// account holds the content of all ledgers of a round, by job and by Idempotency-Key.
 type account struct {
 	stories map[string]*story
 	keys    map[string]entry
@@ -111,7 +111,7 @@ func (a *account) of(id string) *story {
 	return a.stories[id]
 }
 
-// read sorts the entries by the jobs that they are about, and counts those that are about none.
+// read sorts the entries by their jobs, and counts the entries that are about no job.
 func (f *findings) read(ledger []entry) *account {
 	told := &account{stories: map[string]*story{}, keys: map[string]entry{}}
 	for _, e := range ledger {
@@ -135,7 +135,7 @@ func (f *findings) read(ledger []entry) *account {
 			told.of(id).add(e)
 		}
 	}
-	// A worker has hold of a job until the lease can have run out, or until it began to finish it.
+	// A worker holds a job until the lease may have ended, or until it began to finish it.
 	for _, e := range ledger {
 		if e.What == extended || e.What == finishes {
 			for _, id := range e.IDs {
@@ -146,7 +146,7 @@ func (f *findings) read(ledger []entry) *account {
 	return told
 }
 
-// add takes in an entry about the job.
+// add adds an entry about the job.
 func (s *story) add(e entry) {
 	switch e.What {
 	case enqueues:
@@ -187,7 +187,7 @@ func (s *story) hold(e entry) {
 			continue
 		}
 		if slices.ContainsFunc(s.held, func(o hold) bool { return o.from.After(h.from) && o.from.Before(e.At) }) {
-			// A heartbeat names a worker and a job. What was slow to come may be about the lease that it had then.
+			// A heartbeat names a worker and a job, and no lease. A late answer may be about an earlier lease.
 			continue
 		}
 		h.sure = later(h.sure, e.Until)
@@ -197,7 +197,8 @@ func (s *story) hold(e entry) {
 	}
 }
 
-// find is the rows by id, and how many jobs there are for each key. Nobody's ledger knows of jobs of cron; their history does.
+// find returns the rows by id, and the number of jobs for each key. The ledgers do not know jobs of
+// cron jobs; the history of cron jobs does.
 func (f *findings) find(rows []row, told *account) (found map[string]row, made map[string]int) {
 	found, made = map[string]row{}, map[string]int{}
 	for _, r := range rows {
@@ -222,7 +223,7 @@ func (f *findings) find(rows []row, told *account) (found map[string]row, made m
 	return found, made
 }
 
-// together asks whether jobs enqueued together are there together.
+// together checks that of jobs enqueued together all exist or none.
 func (f *findings) together(ledger []entry, found map[string]row, made map[string]int) {
 	for _, e := range ledger {
 		switch {
@@ -250,7 +251,7 @@ func (f *findings) together(ledger []entry, found map[string]row, made map[strin
 	}
 }
 
-// exists asks whether the job should be there.
+// exists checks that a job exists if its enqueue was acknowledged, and does not if it was rolled back.
 func (f *findings) exists(id string, s *story, there bool) {
 	switch {
 	case s.gone:
@@ -273,13 +274,15 @@ func (f *findings) exists(id string, s *story, there bool) {
 	}
 }
 
-// stuck is whether the job should have ended when all workers have drained the queues.
+// stuck reports whether the job has not ended although it should have, after workers have drained the
+// queues.
 func (s *story) stuck(r row) bool {
-	// A worker that lives, to which the answer got lost, does not know of the job; one that had been silent for too long when it
-	// asked had no registration that could end again, if it sent no heartbeat since. Both have until the end of the lease.
+	// A worker may not know that it has the job, because the answer was lost. Or it had no registration that
+	// could end, because it was silent before its FETCH and after it. In both cases the job comes back at
+	// the end of the lease only.
 	lost := r.State == "active" && r.LeaseUntil != nil && time.Until(*r.LeaseUntil) > time.Minute &&
 		!slices.ContainsFunc(s.held, func(h hold) bool { return h.attempt == r.Attempt && h.until.After(h.sent) })
-	// A pending job of cron waits for the one before it, and not for somebody to activate it.
+	// A pending job of a cron job waits for the job before it, and needs no activation.
 	return !lost && !r.ended() && (r.State != "pending" || r.Type == cronJob) &&
 		(r.State != "scheduled" || time.Until(*r.ScheduledAt) < 10*time.Minute)
 }
@@ -291,9 +294,9 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// machine holds a job's row against its journals.
+// machine checks a job's row against its journals: it has made only legal transitions.
 func (f *findings) machine(r row, moves []move, handouts []time.Time) {
-	var out, withoutError int // attempts that ended, and those of them that were no failure
+	var out, withoutError int // attempts that ended, and attempts that ended without a failure
 	final := ""
 	var reborn time.Time
 	attempts := map[int]int{}
@@ -338,7 +341,7 @@ func (f *findings) machine(r row, moves []move, handouts []time.Time) {
 		running = 1
 	}
 	for _, at := range handouts {
-		// A decision may take its time.
+		// A decision may take some time after it has read the clock.
 		if r.ExpiresAt != nil && at.After(r.ExpiresAt.Add(time.Second)) {
 			f.violation("job %s was handed out at %v, and had expired at %v", r.ID, at, r.ExpiresAt)
 		}
@@ -349,7 +352,8 @@ func (f *findings) machine(r row, moves []move, handouts []time.Time) {
 	if len(handouts) != out+running {
 		f.violation("job %s was handed out %d times, %d attempts ended, and it is %s", r.ID, len(handouts), out, r.State)
 	}
-	// What was given back unread burns no attempt and leaves no error. Of a job of several lives nobody knows in which of them that was.
+	// Attempts that were given back unread do not count and leave no error. If the job was retried as a dead
+	// letter, it is not known whether that was before or after.
 	back := out - withoutError - len(r.Errors)
 	if back < 0 || r.Attempt > latest || r.Attempt < latest-back || reborn.IsZero() && r.Attempt != latest-back {
 		f.violation("job %s is at attempt %d after %d hand-outs, %d of them given back (%d errors)", r.ID, r.Attempt, latest, back,
@@ -357,7 +361,7 @@ func (f *findings) machine(r row, moves []move, handouts []time.Time) {
 	}
 }
 
-// claims holds a job's row against what clients were told.
+// claims checks a job's row against the answers that clients got.
 func (f *findings) claims(r row, s *story, moves []move) {
 	f.answered(r, s, moves)
 	for _, e := range s.dropped {
@@ -375,7 +379,7 @@ func (f *findings) claims(r row, s *story, moves []move) {
 	f.hands(r, s, slices.ContainsFunc(moves, func(m move) bool { return m.From == "discarded" }))
 }
 
-// answered asks whether what ACKs and NACKs were answered is what happened to the attempt.
+// answered checks that the answers to ACKs and NACKs tell what happened to the attempt.
 func (f *findings) answered(r row, s *story, moves []move) {
 	for _, e := range s.finished {
 		var states []string
@@ -393,8 +397,9 @@ func (f *findings) answered(r row, s *story, moves []move) {
 				f.violation("%s of job %s, attempt %d, was acknowledged, and the journal says %v", e.How, r.ID, e.Attempt, states)
 			}
 		case 409:
-			// Asked once only, nobody but the one who asks can have completed this attempt; unless a dead letter came back to life,
-			// which begins to count anew, and the client with the other attempt of this number completed it.
+			// The ACK was sent once, so no other request can have completed this attempt. The exception is a dead
+			// letter that was retried: attempts count from 1 again, and the client of another attempt with this
+			// number may have completed it.
 			other := slices.ContainsFunc(s.finishes,
 				func(o entry) bool { return o.Attempt == e.Attempt && o.Lease != e.Lease && o.How == ack })
 			if e.Asked == 1 && !other && slices.Contains(states, "completed") {
@@ -407,7 +412,7 @@ func (f *findings) answered(r row, s *story, moves []move) {
 	}
 }
 
-// wanted asks whether somebody wanted a move, or a policy explains it.
+// wanted checks that a client asked for a move, or that a policy explains it.
 func (f *findings) wanted(r row, s *story, m move) {
 	asked := func(how string) bool {
 		return slices.ContainsFunc(s.finishes, func(e entry) bool { return e.Attempt == m.Attempt && e.How == how })
@@ -437,12 +442,13 @@ func (f *findings) wanted(r row, s *story, m move) {
 	}
 }
 
-// hands asks whether the job was in two hands at once. lives: it came back from the dead letters, where attempts count anew.
+// hands checks that no two workers held the job at once. lives says that it was retried as a dead letter,
+// after which attempts count from 1 again.
 func (f *findings) hands(r row, s *story, lives bool) {
 	sort.Slice(s.held, func(i, j int) bool { return s.held[i].from.Before(s.held[j].from) })
 	for i, h := range s.held {
 		for _, before := range s.held[:i] {
-			// An answer may be read when the lease in it is over.
+			// A worker may read an answer after the lease in it is over; it held nothing then.
 			if h.from.Before(before.until) && h.from.Before(h.until) {
 				f.violation("job %s was in two hands: under lease %s until %v, under lease %s from %v", r.ID, before.lease,
 					before.until, h.lease, h.from)

@@ -18,8 +18,9 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/setup"
 )
 
-// Two servers of the last release serve while the database is upgraded beside them, go on with it, and are replaced one by one. No job is
-// lost, none is in two hands, and no request fails but in a way that says that it may be repeated.
+// Two servers of the last release serve while the database is upgraded, go on afterwards, and are
+// replaced one by one. No job is lost, no two workers hold a job, and requests fail only with errors that
+// say that they may be repeated.
 func TestAnUpgradeFromTheLastRelease(t *testing.T) {
 	duration := 12 * time.Second
 	old := buildRelease(t)
@@ -103,7 +104,7 @@ func migrateUp(t *testing.T, binary, databaseURL string) {
 	}
 }
 
-// replace ends a server in good order and starts another program where it was.
+// replace stops a server in good order and starts another program on the same port.
 func (s *server) replace(t *testing.T, binary, databaseURL string) {
 	t.Helper()
 	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {

@@ -20,7 +20,7 @@ import (
 
 type benchmarks struct{}
 
-// child is the command of the processes that benchmarks start: this program again.
+// child returns the command of the processes that benchmarks start, which is this program.
 func (benchmarks) child() *cli.Command {
 	return &cli.Command{
 		Name: "child", Hidden: true, Usage: "what other benchmarks start",
@@ -30,7 +30,7 @@ func (benchmarks) child() *cli.Command {
 	}
 }
 
-// self is how this program is started as a child.
+// self returns the command line that starts this program as a child.
 func self(c *cli.Command) ([]string, error) {
 	program, err := os.Executable()
 	if err != nil {
@@ -39,7 +39,7 @@ func self(c *cli.Command) ([]string, error) {
 	return []string{program, "--log-level", c.String("log-level"), "--log-format", c.String("log-format"), "child"}, nil
 }
 
-// stressFlags are conditions that are worse than those of an idle, tuned machine.
+// stressFlags returns flags for conditions that are worse than those of an idle, tuned machine.
 func stressFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.BoolFlag{Name: "stock", Usage: "leave all settings of the own PostgreSQL at their defaults"},
@@ -50,7 +50,7 @@ func stressFlags() []cli.Flag {
 	}
 }
 
-// flags that every benchmark has, after its own.
+// flags returns a benchmark's own flags and then those that every benchmark has.
 func (benchmarks) flags(own ...cli.Flag) []cli.Flag {
 	return append(own,
 		&cli.BoolFlag{Name: "json", Usage: "print one JSON object"},
@@ -69,6 +69,7 @@ func (benchmarks) flags(own ...cli.Flag) []cli.Flag {
 	)
 }
 
+// sliceFlags returns the flags for the number and the length of slices, with their defaults.
 func sliceFlags(slices int, seconds float64) []cli.Flag {
 	return []cli.Flag{
 		&cli.IntFlag{Name: "slices", Value: slices, Usage: "`NUMBER` of slices of each side", Validator: cmdline.AtLeast(1)},
@@ -77,6 +78,7 @@ func sliceFlags(slices int, seconds float64) []cli.Flag {
 	}
 }
 
+// baselineFlag returns the flag that names the baseline.
 func baselineFlag() cli.Flag {
 	return &cli.StringFlag{
 		Name: "baseline", Value: bench.Unfair, Validator: cmdline.OneOf(bench.Unfair, bench.Fair),
@@ -84,7 +86,8 @@ func baselineFlag() cli.Flag {
 	}
 }
 
-// crowdFlags are those of a benchmark in which producers and workers of several tenants work at the same time, after its first one.
+// crowdFlags returns the flags of a benchmark in which producers and workers of several tenants work at
+// the same time: first, common ones, then more.
 func crowdFlags(first cli.Flag, more ...cli.Flag) []cli.Flag {
 	return append([]cli.Flag{
 		first,
@@ -98,11 +101,12 @@ func crowdFlags(first cli.Flag, more ...cli.Flag) []cli.Flag {
 	}, more...)
 }
 
+// argsFlag returns the flag for the size of jobs.
 func argsFlag() cli.Flag {
 	return &cli.IntFlag{Name: "args-bytes", Value: 100, Usage: "`BYTES` of args of each job", Validator: cmdline.AtLeast(5)}
 }
 
-// run opens the server, measures, prints, and takes everything back.
+// run opens the server, calls measure, prints the result, and removes all that was made.
 func (b benchmarks) run(
 	measure func(context.Context, *bench.Env, *cli.Command) (any, error), checks ...func(*cli.Command) error,
 ) cli.ActionFunc {
@@ -196,6 +200,7 @@ or one to three, at half the rate of service, fetched by ones and by tens. max_l
 of the others, and within_bounds says whether they keep to the bounds of the design. Of the flags only --dispatches, --seed, --stock and
 --args-bytes count then.`
 
+// dispatchFlags returns the flags of ojs-bench dispatch.
 func dispatchFlags() []cli.Flag {
 	own := []cli.Flag{
 		&cli.StringFlag{
@@ -233,6 +238,7 @@ func dispatchFlags() []cli.Flag {
 	return append(append(append(own, stressFlags()...), churn...), sliceFlags(10, 3)...)
 }
 
+// dispatchOptions returns the options that the flags name.
 func dispatchOptions(c *cli.Command) bench.DispatchOptions {
 	return bench.DispatchOptions{
 		Load: loadOf(c), Path: c.String("path"), Tenants: c.Int("tenants"), Zipf: c.Bool("zipf"),
@@ -354,6 +360,7 @@ one, the worst of the calls and counts. With DATABASE_URL the second database is
 	}
 }
 
+// scaleOptions returns the options that the flags name.
 func scaleOptions(c *cli.Command) bench.ScaleOptions {
 	return bench.ScaleOptions{
 		Jobs: c.Int("jobs"), FewJobs: c.Int("few-jobs"), Tenants: c.Int("tenants"), FewTenants: c.Int("few-tenants"),
@@ -529,6 +536,7 @@ RETENTION seconds, and the journal for a minute; what a server's clock and upkee
 	}
 }
 
+// loadOf returns the parameters that most benchmarks share.
 func loadOf(c *cli.Command) bench.Load {
 	return bench.Load{
 		Workers: c.Int("workers"), Batch: c.Int("batch"), ArgsBytes: c.Int("args-bytes"),
@@ -536,7 +544,7 @@ func loadOf(c *cli.Command) bench.Load {
 	}
 }
 
-// printTable writes the same fields as JSON does, but the long lists, one to a line.
+// printTable writes the fields of the JSON result, one to a line, without long lists.
 func printTable(w io.Writer, result any) error {
 	raw, err := json.Marshal(result)
 	if err != nil {
@@ -558,7 +566,7 @@ func printTable(w io.Writer, result any) error {
 			return err
 		}
 		name := strings.ReplaceAll(fmt.Sprint(key), "_", " ")
-		// Lists and objects are for programs, but for these.
+		// Lists and objects are left out, but for these.
 		switch {
 		case string(value) == "null":
 			fmt.Fprintf(out, "%s\tnot known\n", name)

@@ -1,4 +1,4 @@
-// Command ojs-bench measures ojs-pg beside a baseline. It reads the options and prints the results; internal/bench measures.
+// Command ojs-bench measures ojs-pg and a baseline. It reads the options and prints the results; internal/bench measures.
 package main
 
 import (
@@ -13,7 +13,7 @@ import (
 )
 
 func main() {
-	// As ojs-pg does, so that servers behave here as they do there.
+	// As ojs-pg does, so that servers behave in the same way.
 	cmdline.TuneMemory()
 	os.Exit(run(os.Args, os.Stdout, os.Stderr))
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/urfave/cli/v3"
 )
 
-// Nothing in the environment decides what is tested here, and a child that is started finds its input at its end.
+// The environment must not change what is tested. A child that a test starts finds its input closed.
 func TestMain(m *testing.M) {
 	for _, name := range []string{"DATABASE_URL", "OJS_LOG_LEVEL", "OJS_LOG_FORMAT", "OJS_BENCH_DIR"} {
 		os.Unsetenv(name)
@@ -55,8 +55,8 @@ func TestHelpAndMistakes(t *testing.T) {
 	}
 }
 
-// Benchmarks start this program again: the command line that self returns has to lead to a child. Its input
-// has ended, and so it ends at once.
+// Benchmarks start this program again, so the command line that self returns has to run a child. Its
+// input is closed, so it ends at once.
 func TestHowChildrenAreStarted(t *testing.T) {
 	t.Parallel()
 	var again []string

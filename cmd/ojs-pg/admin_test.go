@@ -17,7 +17,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// operating runs `ojs-pg admin` on a database of its own.
+// operating runs `ojs-pg admin` on a database of its own, with a few jobs of two tenants.
 type operating struct {
 	*testing.T
 	url      string
@@ -47,7 +47,8 @@ func (o *operating) sql(query string) {
 	}
 }
 
-// admin runs a command and wants it to end with status.
+// admin runs a command, which has to end with status, and returns what it wrote: to stdout if status is 0,
+// else to stderr.
 func (o *operating) admin(status int, args ...string) string {
 	o.Helper()
 	var stdout, stderr bytes.Buffer
@@ -85,7 +86,7 @@ func TestAdminShowsTenantsAndQueues(t *testing.T) {
 	if page := o.admin(0, "tenants", "--limit", "1", "--offset", "1"); strings.Contains(page, "acme") || !strings.Contains(page, "globex") {
 		t.Errorf("the second page of one tenant is\n%s", page)
 	}
-	// Nobody has fetched yet, so that nobody has a share.
+	// No worker has fetched yet, so no tenant has a share.
 	o.lines(o.admin(0, "tenant", "acme"), "id acme", "weight 3", "available 2", "effective_share 0")
 	o.lines(o.admin(0, "queues"), "name status available", "dead active 1", "mail active 3")
 	o.lines(o.admin(0, "--tenant", "acme", "queues"), "mail active 2")

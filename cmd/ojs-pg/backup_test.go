@@ -16,7 +16,8 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// backup is a database with jobs in several states, and a fresh cluster to restore it to (docs/runbooks/backup-and-restore.md).
+// backup is a database with jobs in several states, and another cluster into which it is restored
+// (docs/runbooks/backup-and-restore.md).
 type backup struct {
 	*testing.T
 	from *pgtest.DB
@@ -26,8 +27,8 @@ type backup struct {
 
 const further = `do $$ begin for i in 1..20000 loop perform pg_catalog.pg_current_xact_id(); commit; end loop; end $$`
 
-// newBackup has a database and another cluster, which is migrated or has never known our roles. ahead: the database has come further in its
-// transaction ids than that, else less far.
+// newBackup makes the database. to is the other cluster, which is migrated or has never had our roles.
+// With ahead, the transaction ids of the database are higher than those of the cluster, else lower.
 func newBackup(t *testing.T, to *pgtest.Private, ahead bool) *backup {
 	t.Helper()
 	b := &backup{T: t, from: pgtest.New(t), to: to}
@@ -41,7 +42,7 @@ func newBackup(t *testing.T, to *pgtest.Private, ahead bool) *backup {
 	pgtest.Exec(t, b.from.Pool, "select ojs.enqueue('late', p_queue => 'mail', p_scheduled_at => ojs.now() + interval '1 day')")
 	pgtest.Exec(t, b.from.Pool, "select ojs.ack(f.id, f.lease) from ojs.fetch('{mail}', 6) f")
 	pgtest.Exec(t, b.from.Pool, "select ojs.tick()")
-	pgtest.Exec(t, b.from.Pool, "select ojs.fetch('{mail}', 4, 'w', 3600000)") // nobody has rolled these up
+	pgtest.Exec(t, b.from.Pool, "select ojs.fetch('{mail}', 4, 'w', 3600000)") // not rolled up yet
 	if ahead {
 		pgtest.Exec(t, b.from.Pool, further)
 	} else {
@@ -144,7 +145,7 @@ func testDump(t *testing.T, b *backup) {
 	}
 }
 
-// The schema alone lacks rows that belong to it: nobody takes it for a database that works.
+// The schema alone lacks rows that belong to it, so the program does not take it for a working database.
 func TestADumpOfTheSchemaAloneIsRefused(t *testing.T) {
 	t.Parallel()
 	b := newBackup(t, pgtest.NewPrivate(t, nil), true)

@@ -23,7 +23,7 @@ func connected(t *testing.T, address string) *pgxpool.Pool {
 	return db
 }
 
-// busy has jobs of another queue enqueued, handed out and acknowledged, until the function that it returns is called.
+// busy enqueues, fetches and acknowledges jobs of another queue until stop is called.
 func busy(t *testing.T, db *pgxpool.Pool) (stop func()) {
 	t.Helper()
 	ctx, end := context.WithCancel(t.Context())
@@ -37,7 +37,8 @@ func busy(t *testing.T, db *pgxpool.Pool) (stop func()) {
 					"select ojs.fetch('{load}', 1)",
 					"select ojs.tick()",
 				} {
-					// To its end: a statement that is cut off goes on for a moment, and others are decided beside it, out of turn.
+					// Not with ctx: a statement that is cut off goes on for a moment in PostgreSQL, and the decisions after
+					// it would be made without the lane, out of order.
 					if _, err := db.Exec(t.Context(), sql); err != nil {
 						t.Errorf("%s: %v", sql, err)
 						return
@@ -55,8 +56,9 @@ func busy(t *testing.T, db *pgxpool.Pool) (stop func()) {
 	}
 }
 
-// A base backup that is taken while jobs come and go is complete once its server has started: nothing has to be made anew, what was done
-// stays done, what waited is handed out in the order in which it would have been, and what ran is its workers' or comes back.
+// A base backup that is taken while jobs come and go is complete when its server has started. Nothing has
+// to be repaired: completed jobs stay completed, waiting jobs are handed out in the same order as in the
+// original, and active jobs stay with their workers or come back.
 func TestABaseBackupIsRestored(t *testing.T) {
 	t.Parallel()
 	from := pgtest.NewPrivate(t, nil)
@@ -108,7 +110,7 @@ func testBaseBackup(t *testing.T, restored *pgtest.Private, want []string, next 
 	last := pgtest.One[int](t, db, "select max(seq)::int from ojs.job where queue = 'mail'")
 	newest := pgtest.One[string](t, db, "select id::text from ojs.job order by id desc limit 1")
 
-	handedOut := pgtest.List[string](t, db, next) // nobody has ticked
+	handedOut := pgtest.List[string](t, db, next) // no tick so far
 	if len(want) != 40 || !slices.Equal(handedOut, want) {
 		t.Fatalf("handed out: %s, want %s", handedOut, want)
 	}

@@ -23,9 +23,10 @@ import (
 
 const mib = 1 << 20
 
-// 200 clients send 15 MiB each at once, others fetch jobs of 1 MiB by the thousand, one of them over a slow line. The server stays below
-// its memory limit and a quarter (what is not Go's heap, and what the collector is late with), refuses with 503 what it has no room for,
-// and goes on serving those who want little.
+// 200 clients send 15 MiB each at once, and others fetch a thousand jobs of 1 MiB, one of them slowly. The
+// server stays below one and a quarter of its memory limit (the quarter is for memory that is not Go's
+// heap, and for what the collector has not freed yet). It refuses requests beyond its limit with 503, and
+// goes on serving clients with small requests.
 func TestMemoryIsBounded(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Log("what a process has used at most is read from /proc, so this is tested on Linux")
@@ -74,7 +75,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 }
 
-// crowd are clients of one server.
+// crowd is a number of clients of one server.
 type crowd struct {
 	t      *testing.T
 	url    string
@@ -90,7 +91,7 @@ func (c *crowd) count(kind string, status int) {
 	c.answers[kind+" "+strconv.Itoa(status)]++
 }
 
-// post reads the answer to its end and returns its status.
+// post sends a request, reads the answer to its end and returns its status.
 func (c *crowd) post(path string, body []byte) (status int) {
 	res, err := http.Post(c.url+path, "application/json", bytes.NewReader(body))
 	if err != nil {
@@ -113,7 +114,7 @@ func (c *crowd) fetchLarge(ctx context.Context) {
 	}
 }
 
-// wantLittle enqueues, fetches and acknowledges small jobs one after the other.
+// wantLittle enqueues, fetches and acknowledges small jobs, one after the other.
 func (c *crowd) wantLittle(ctx context.Context) {
 	for ctx.Err() == nil {
 		if status := c.post("/ojs/v1/jobs", []byte(`{"type":"a","args":[],"options":{"queue":"little"}}`)); status != http.StatusCreated {
@@ -160,7 +161,7 @@ func (c *crowd) readSlowly(ctx context.Context) {
 	}
 }
 
-// peakOf is the most memory that a process has had at once, in bytes.
+// peakOf returns the largest resident memory that a process has had, in bytes.
 func peakOf(t *testing.T, pid int) int64 {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

@@ -41,7 +41,7 @@ func onTerminal(t *testing.T, env []string, args ...string) string {
 		t.Fatal(err)
 	}
 	theirs.Close()
-	// When nobody has the other end open any more, reading it fails.
+	// When no process has the other end open any more, reading fails.
 	written, err := io.ReadAll(ours)
 	if err != nil && !errors.Is(err, syscall.EIO) {
 		t.Fatal(err)

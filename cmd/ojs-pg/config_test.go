@@ -20,7 +20,8 @@ const theFile = `{
 		{"tenant_id": "tenant_acme", "limits": {"concurrency": 50, "enqueue_rate": 100, "queue_depth": 10000, "scheduled_jobs": 1000}},
 		{"tenant_id": "beta", "tier": "standard"}]}`
 
-// configured starts a server with a configuration, wants it to say how much of it was new, and stops it.
+// configured starts a server with a configuration and stops it. The server has to log changed as the
+// number of settings that were new.
 func configured(t *testing.T, d *pgtest.DB, config, changed string) {
 	t.Helper()
 	p := launch(t, []string{"DATABASE_URL=" + d.ServiceURL}, "serve", "--listen", "127.0.0.1:0", "--config", config)
@@ -32,7 +33,8 @@ func configured(t *testing.T, d *pgtest.DB, config, changed string) {
 	}
 }
 
-// 000 section 15.1: a file says what holds at first; what is changed afterwards survives a restart, unless the file is authoritative.
+// 000 section 15.1: the file holds initial settings. Settings that are changed afterwards survive a
+// restart, unless the file is authoritative.
 func TestServeWithAConfigurationFile(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -60,7 +62,7 @@ func TestServeWithAConfigurationFile(t *testing.T) {
 	if got := query(t, d.URL, has); got != all {
 		t.Errorf("after a start with an authoritative file there are %s", got)
 	}
-	// One tenant's document, and the form of 000 section 7.
+	// The document of one tenant, in the form of 000 section 7.
 	configured(t, d, `{"tenant_id": "gamma", "limits": {"max_queue_depth": 7}}`, "1")
 	configured(t, d, `{"tenants": {"acme-corp": {"weight": 10}, "beta-inc": {"concurrency": 10}}}`, "2")
 	page, err := os.ReadFile("../../docs/tiers.md")
@@ -70,7 +72,8 @@ func TestServeWithAConfigurationFile(t *testing.T) {
 	configured(t, d, regexp.MustCompile("(?s)```json\n(.*?)```").FindStringSubmatch(string(page))[1], "3")
 }
 
-// A mistake names the field and the reason, and the server does not start; nothing is changed.
+// With a mistake in the file the server does not start and changes no setting. The error names the field
+// and the reason.
 func TestMistakesInAConfigurationFile(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

@@ -103,7 +103,7 @@ func TestDelivery(t *testing.T) {
 	}
 }
 
-// stage is a database, and who acts on it.
+// stage is the database of a test, on which servers, sessions and processes act.
 type stage struct {
 	t    *testing.T
 	db   *pgtest.DB // nil: ownPostgres
@@ -114,7 +114,7 @@ type stage struct {
 	own *embedpg.Server
 }
 
-// set opens the database.
+// set opens a pool on the database.
 func (s *stage) set() *stage {
 	s.t.Helper()
 	s.db = pgtest.New(s.t)
@@ -221,7 +221,7 @@ func (s *stage) enqueue() (id string) {
 	return s.one("select (ojs.enqueue('a')).id")
 }
 
-// held is a job in somebody's hands.
+// held is a job that a client holds.
 type held struct {
 	id, lease string
 	attempt   int
@@ -270,7 +270,8 @@ func conflict(err error) (state string, ok bool) {
 	return detail.Error.Details.CurrentState, err == nil
 }
 
-// blocked waits until a session waits for a lock, and returns it. Nothing waits otherwise.
+// blocked returns the process id of a session that waits for a lock in a statement like the given one. It
+// waits until there is one.
 func (s *stage) blocked(like string) (pid int32) {
 	s.t.Helper()
 	pgtest.Eventually(s.t, "somebody waits for a lock: "+like, func() bool {
@@ -282,7 +283,7 @@ func (s *stage) blocked(like string) (pid int32) {
 	return pid
 }
 
-// holding is a transaction that has done something, until it is let go.
+// holding runs a statement in a transaction that stays open until letGo commits it.
 func (s *stage) holding(sql string) (letGo func()) {
 	s.t.Helper()
 	tx, err := s.pool.Begin(s.t.Context())
@@ -301,7 +302,7 @@ func (s *stage) holding(sql string) (letGo func()) {
 	}
 }
 
-// person is a client that speaks SQL in a process of its own, so that it can be killed.
+// person is a client that runs SQL in a process of its own, so that it can be killed.
 type person struct {
 	t   *testing.T
 	cmd *exec.Cmd
@@ -351,7 +352,7 @@ func (s *stage) person() *person {
 	return p
 }
 
-// do sends a statement and returns the first value of the last row, or -.
+// do runs a statement and returns the first value of the last row, or - if there is none.
 func (p *person) do(sql string, args ...any) string {
 	p.t.Helper()
 	fmt.Fprintf(p.in, sql+"\n", args...)
@@ -369,7 +370,7 @@ func (p *person) kill() {
 	_ = p.cmd.Wait()
 }
 
-// takes is a FETCH in the person's own transaction.
+// takes fetches a job in the person's session.
 func (p *person) takes(more string) (h held) {
 	p.t.Helper()
 	answer := p.do("select id || ' ' || lease || ' ' || attempt from ojs.fetch('{default}'%s)", more)
@@ -379,7 +380,7 @@ func (p *person) takes(more string) (h held) {
 	return h
 }
 
-// reply is as much of an answer as anybody here looks at.
+// reply holds the fields of an answer that these tests look at.
 type reply struct {
 	status int
 	Job    struct {
@@ -399,7 +400,7 @@ type reply struct {
 	}
 }
 
-// ask fails only where there is no answer. headers are names and values in turn.
+// ask sends a request. It fails only if there is no answer. headers are a name, a value, a name and so on.
 func ask(ctx context.Context, method, url, body string, headers ...string) (r reply, err error) {
 	req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
 	if err != nil {
@@ -422,7 +423,7 @@ func ask(ctx context.Context, method, url, body string, headers ...string) (r re
 	return r, err
 }
 
-// web is a server in a process of its own.
+// web is `ojs-pg serve` in a process of its own.
 type web struct {
 	s    *stage
 	p    *program
@@ -452,7 +453,7 @@ func (w *web) post(path, body string, args ...any) reply {
 	return r
 }
 
-// later is a request under way.
+// later sends a request in the background.
 func (w *web) later(path, body string, args ...any) <-chan reply {
 	answer := make(chan reply, 1)
 	go func() {
@@ -462,7 +463,7 @@ func (w *web) later(path, body string, args ...any) <-chan reply {
 	return answer
 }
 
-// takes waits for a job.
+// takes fetches a job over HTTP, and waits until there is one.
 func (w *web) takes(more string) held {
 	w.s.t.Helper()
 	for range 6 {
@@ -624,7 +625,7 @@ func enqueueingAgainUnderTheSameID(t *testing.T, s *stage) {
 	if r := second.post("/jobs", `{"type": "a", "args": [], "id": %q}`, other); r.status != http.StatusCreated {
 		t.Errorf("enqueued again, the job that was not committed is answered with %d %s", r.status, r.Error.Code)
 	}
-	// A server that was killed before may have sent its job without anybody having seen it.
+	// A server that was killed before may have sent its job without a client having read it.
 	s.want("2", "select count(*) from ojs.job j where j.id in ($1, $2)", id, other)
 	s.want("0", "select count(*) from ojs.job j where j.id <> all ($1::uuid[])", append(sent, other))
 }
@@ -638,7 +639,7 @@ func enqueueingAgainUnderTheSameKey(t *testing.T, s *stage) {
 	for there := false; !there; {
 		first := s.serve()
 		letGo := s.holding("lock table ojs.journal in share row exclusive mode")
-		go enqueue(first, "a") //nolint:errcheck // nobody hears the answer
+		go enqueue(first, "a") //nolint:errcheck // the answer is lost
 		there = s.outlives(first, "ojs.enqueue_once", letGo, "select count(*) from ojs.job")
 	}
 	for range 2 {

@@ -21,7 +21,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// manifest is what the test reads of one, whatever its kind.
+// manifest holds the fields of a Kubernetes manifest that the tests read, of any kind.
 type manifest struct {
 	Kind       string
 	Metadata   struct{ Name string }
@@ -69,7 +69,7 @@ type probe struct {
 	HTTPGet struct{ Path, Port string } `yaml:"httpGet"`
 }
 
-// manifests are those of deploy/kubernetes, by kind and name.
+// manifests returns the manifests of deploy/kubernetes, by kind and name.
 func manifests(t *testing.T) map[string]manifest {
 	t.Helper()
 	files, err := filepath.Glob("../../deploy/kubernetes/*.yaml")
@@ -96,7 +96,8 @@ func manifests(t *testing.T) map[string]manifest {
 	return found
 }
 
-// environmentOf is what a command is given by a container, without what comes from secrets, which have to exist.
+// environmentOf returns the environment that a container gives its command, without variables from
+// secrets. The test fails if a secret does not exist.
 func environmentOf(t *testing.T, all map[string]manifest, c container) (env []string) {
 	t.Helper()
 	at := command()
@@ -133,7 +134,8 @@ func environmentNames(c *cli.Command) (names []string) {
 	return names
 }
 
-// What the manifests give the program is what it takes: commands, variables, ports, paths of probes, and the time to end.
+// The program accepts what the manifests give it: commands, variables, ports, paths of probes, and the
+// time to end.
 func TestKubernetes(t *testing.T) {
 	t.Parallel()
 	all := manifests(t)
@@ -173,7 +175,7 @@ func TestKubernetes(t *testing.T) {
 	checkSelectors(t, all)
 }
 
-// checkEnd: the pod is not killed before the server has had all its time.
+// checkEnd checks that the pod is not killed before the server has had all its time to end.
 func checkEnd(t *testing.T, env []string, seconds int64) {
 	t.Helper()
 	needed := cutGrace + answerGrace
@@ -196,7 +198,8 @@ func checkEnd(t *testing.T, env []string, seconds int64) {
 	}
 }
 
-// checkSelectors: what selects the server's pods has their labels, and one of them may go.
+// checkSelectors checks that selectors of the server's pods have their labels, and that one pod may be
+// taken away.
 func checkSelectors(t *testing.T, all map[string]manifest) {
 	t.Helper()
 	deployment := all["Deployment ojs-pg"].Spec
@@ -218,7 +221,7 @@ func checkSelectors(t *testing.T, all map[string]manifest) {
 	}
 }
 
-// The image is run as the manifests say: not as root; and its health check is a command that there is.
+// The image does not run as root, as the manifests say, and its health check is a command of the program.
 func TestDockerfile(t *testing.T) {
 	t.Parallel()
 	raw, err := os.ReadFile("../../Dockerfile")

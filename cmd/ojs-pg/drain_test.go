@@ -20,7 +20,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// caller is a client with a connection of its own, which it keeps.
+// caller is a client with one connection, which it keeps.
 type caller struct {
 	client *http.Client
 	base   string
@@ -32,8 +32,9 @@ func newCaller(base string) *caller {
 
 var errDoorClosed = errors.New("nobody is let in any more")
 
-// call answers errDoorClosed when there is no server, which a client meets at once and may take elsewhere: the connection is refused,
-// or closed by the kernel before the server has accepted it. A connection that was kept must not break.
+// call sends a request. It returns errDoorClosed if there is no server: the connection is refused, or
+// closed by the kernel before the server has accepted it. A client notices that at once and can go to
+// another server. A connection that is in use must not break.
 func (c *caller) call(method, path, body string, answer any) (status int, err error) {
 	reused := false
 	ctx := httptrace.WithClientTrace(context.Background(),
@@ -42,7 +43,7 @@ func (c *caller) call(method, path, body string, answer any) (status int, err er
 	if err != nil {
 		return 0, err
 	}
-	// A request that may be repeated would be, behind our back.
+	// Without this, Go's client would repeat a request by itself.
 	req.GetBody = nil
 	res, err := c.client.Do(req)
 	switch {
@@ -62,7 +63,8 @@ func (c *caller) call(method, path, body string, answer any) (status int, err er
 	return res.StatusCode, err
 }
 
-// A server that is told to stop under load fails no request, loses no job and leaves none in nobody's hands.
+// A server that is told to stop under load fails no request and loses no job, and leaves no job leased to
+// a client that did not get it.
 func TestStoppingUnderLoad(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -72,7 +74,7 @@ func TestStoppingUnderLoad(t *testing.T) {
 		l.repeat("a producer", l.produce)
 		l.repeat("a worker", l.work)
 	}
-	// One that waits for what never comes is let go.
+	// A FETCH for a queue without jobs is answered.
 	waited := make(chan error, 1)
 	go func() { waited <- l.wait() }()
 	d.Eventually("jobs are completed and a request waits", `
@@ -100,7 +102,7 @@ func TestStoppingUnderLoad(t *testing.T) {
 	l.judge(d)
 }
 
-// load is what producers and workers do to a server, and what they know of it.
+// load is the producers and workers of a server, and what they know about their jobs.
 type load struct {
 	t       *testing.T
 	base    string
@@ -117,7 +119,7 @@ type handedOut struct {
 	}
 }
 
-// repeat goes on with a step until the door is closed; nothing else may end it.
+// repeat repeats a step until there is no server. The test fails if another error ends it.
 func (l *load) repeat(name string, step func(*caller) error) {
 	l.running.Go(func() {
 		c := newCaller(l.base)
@@ -139,7 +141,7 @@ func (l *load) note(what func()) {
 	what()
 }
 
-// accepted is the error of a call, if it was one that a server may not give while it stops.
+// accepted returns an error if the answer is one that a server must not give while it stops.
 func accepted(status int, err error) error {
 	if err == nil && status >= 300 && status != http.StatusServiceUnavailable {
 		return fmt.Errorf("answered with %d", status)
@@ -177,7 +179,7 @@ func (l *load) work(c *caller) error {
 	return nil
 }
 
-// wait is a FETCH that waits and must be answered, with no job.
+// wait makes a FETCH that waits. It must be answered, without jobs.
 func (l *load) wait() error {
 	var got handedOut
 	status, err := newCaller(l.base).call("POST", "/ojs/v1/workers/fetch", `{"queues":["idle"],"wait_ms":60000}`, &got)
@@ -187,7 +189,7 @@ func (l *load) wait() error {
 	return err
 }
 
-// judge holds what the clients know against the jobs.
+// judge compares what the clients know with the jobs in the database.
 func (l *load) judge(d *pgtest.DB) {
 	t := l.t
 	t.Helper()
@@ -211,7 +213,8 @@ func (l *load) judge(d *pgtest.DB) {
 	}
 }
 
-// Whom PostgreSQL does not answer until the drain is over is told so, and the server ends.
+// Requests for which PostgreSQL has no answer when the drain ends are answered with 503, and the server
+// exits.
 func TestStoppingWhilePostgresAnswersNobody(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -250,13 +253,13 @@ func TestStoppingWhilePostgresAnswersNobody(t *testing.T) {
 	}
 }
 
-// What a client has not read when the drain is over goes back to the queue, while the database is still there.
+// Jobs that a client has not read when the drain ends are given back before the server closes its pool.
 func TestStoppingWhileAClientDoesNotRead(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	p := launch(t, []string{"DATABASE_URL=" + d.ServiceURL}, "serve", "--listen", "127.0.0.1:0", "--drain-delay", "0", "--drain", "500ms")
 	base := p.find(`msg=serving address=(http://\S+)$`)
-	// More than the kernel buffers for a client that has not said how much it takes.
+	// More than the kernel buffers for a client that does not read.
 	const jobs = 24
 	if _, err := d.Pool.Exec(t.Context(), `
 		select ojs.enqueue('a', json_build_array(repeat('x', 1000000))) from generate_series(1, $1)`, jobs); err != nil {

@@ -24,6 +24,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
+// binary is the path of the program, which testMain builds before the tests.
 var binary string
 
 func TestMain(m *testing.M) { os.Exit(testMain(m)) }
@@ -43,7 +44,7 @@ func testMain(m *testing.M) int {
 	return pgtest.Main(m)
 }
 
-// program is a running ojs-pg.
+// program is a running ojs-pg. launch starts one. mu guards written.
 type program struct {
 	t       *testing.T
 	cmd     *exec.Cmd
@@ -54,10 +55,12 @@ type program struct {
 	written strings.Builder
 }
 
+// environment returns the environment of a program: ours without settings of ojs-pg and PostgreSQL, and
+// vars.
 func environment(vars ...string) []string {
 	var env []string
 	for _, v := range os.Environ() {
-		// Nothing from the outside may decide what is tested here, but where Postgres is.
+		// The environment must not change what is tested, but for the directory of PostgreSQL.
 		if !strings.HasPrefix(v, "OJS_") && !strings.HasPrefix(v, "PG") && !strings.HasPrefix(v, "DATABASE_URL=") {
 			env = append(env, v)
 		}
@@ -68,6 +71,8 @@ func environment(vars ...string) []string {
 	return append(env, vars...)
 }
 
+// launch starts ojs-pg with arguments. The end of the test kills it, and logs its output if the test
+// failed.
 func launch(t *testing.T, env []string, args ...string) *program {
 	t.Helper()
 	p := &program{t: t, cmd: exec.Command(binary, args...), lines: make(chan string, 1000), exited: make(chan struct{})}
@@ -102,13 +107,15 @@ func launch(t *testing.T, env []string, args ...string) *program {
 	return p
 }
 
+// output returns what the program has written so far.
 func (p *program) output() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.written.String()
 }
 
-// find waits for a line and returns what the pattern's group matches.
+// find waits for a line of output that matches a pattern, and returns its first group. It skips the lines
+// before. The test ends if the program ends first, or after a minute.
 func (p *program) find(pattern string) string {
 	p.t.Helper()
 	expr := regexp.MustCompile(pattern)
@@ -128,7 +135,7 @@ func (p *program) find(pattern string) string {
 	}
 }
 
-// wait returns the exit status.
+// wait waits for the end of the program and returns its exit status.
 func (p *program) wait() int {
 	p.t.Helper()
 	for open := true; open; {
@@ -156,6 +163,7 @@ func (p *program) signal(s os.Signal) {
 	}
 }
 
+// finish runs ojs-pg to its end.
 func finish(t *testing.T, env []string, args ...string) (status int, output string) {
 	t.Helper()
 	p := launch(t, env, args...)
@@ -163,6 +171,8 @@ func finish(t *testing.T, env []string, args ...string) (status int, output stri
 	return status, p.output()
 }
 
+// launchDev starts `ojs-pg dev` with its data in dir, and returns the addresses of HTTP and PostgreSQL when
+// it serves.
 func launchDev(t *testing.T, dir string, more ...string) (p *program, base, url string) {
 	t.Helper()
 	p = launch(t, nil, append([]string{"dev", "--listen", "127.0.0.1:0", "--data-dir", dir}, more...)...)
@@ -172,6 +182,7 @@ func launchDev(t *testing.T, dir string, more ...string) (p *program, base, url 
 	return p, base, url
 }
 
+// request sends an HTTP request, which must get an answer.
 func request(t *testing.T, method, url, body string) (status int, answer string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
@@ -191,6 +202,7 @@ func request(t *testing.T, method, url, body string) (status int, answer string)
 	return res.StatusCode, string(raw)
 }
 
+// query returns the only value of a query, as text.
 func query(t *testing.T, url, sql string) (answer string) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)
@@ -204,7 +216,7 @@ func query(t *testing.T, url, sql string) (answer string) {
 	return answer
 }
 
-// inside lists the processes that work in a directory. Only Linux tells.
+// inside returns the command lines of processes whose working directory is below dir. It works on Linux.
 func inside(t *testing.T, dir string) (found []string) {
 	t.Helper()
 	links, err := filepath.Glob("/proc/[0-9]*/cwd")
@@ -235,7 +247,7 @@ func TestDev(t *testing.T) {
 		t.Fatal(err)
 	}
 	admin := strings.TrimSpace(string(noted))
-	// An application's login works, and is nobody's administrator.
+	// The login for applications can work and is no administrator.
 	if got := query(t, url, "select count(*)::text from ojs.fetch('{none}')"); got != "0" {
 		t.Errorf("an application fetches %s jobs", got)
 	}
@@ -306,7 +318,7 @@ func TestDevEndsWithItsPostgres(t *testing.T) {
 	}
 }
 
-// A request that never ends holds up an orderly stop; a second signal does not wait for it.
+// A request that never ends delays an orderly stop. A second signal ends the program at once.
 func TestSecondSignal(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

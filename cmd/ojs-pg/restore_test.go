@@ -13,7 +13,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/setup"
 )
 
-// possessions is who owns and may do what, told without what the program itself compares.
+// possessions lists owners, policies and grants, by another query than the program's own.
 const possessions = `
 	with acl(what, owner, acl) as (
 		select concat_ws(' ', 'relation', c.oid::regclass, c.relrowsecurity, c.relforcerowsecurity), c.relowner, c.relacl
@@ -35,8 +35,9 @@ const possessions = `
 	) y(x)
 	order by x collate "C"`
 
-// Whatever a restore leaves out, nothing serves half of it, and migrate up makes it again: the same owners, policies and grants, with which
-// what waits runs once and what was done does not.
+// A restore may leave out roles, owners or grants. No server then serves half of the schema, and migrate
+// up repairs it: owners, policies and grants are the same as before, waiting jobs run once, and completed
+// jobs do not run again.
 func TestADumpIsMadeWhole(t *testing.T) {
 	t.Parallel()
 	source := newBackup(t, nil, true)
@@ -75,7 +76,7 @@ func TestADumpIsMadeWhole(t *testing.T) {
 	}
 }
 
-// place is an empty database, and what a server logs in to it with.
+// place makes an empty database, and returns the URLs of its owner and of a server.
 func (b *backup) place(name string, fresh, owner bool) (address, service string) {
 	b.Helper()
 	if !fresh {
@@ -103,12 +104,12 @@ func (b *backup) place(name string, fresh, owner bool) (address, service string)
 	return b.to.URL, as("ojs_server")
 }
 
-// putsRight looks at what the program says of what a restore lacks, and does what it says.
+// putsRight checks what the program says that a restore lacks, and does what it recommends.
 func (b *backup) putsRight(address, service, lacks string) {
 	b.Helper()
 	const leftOut = "a restore has left out what belongs to the schema"
 	if lacks != "" {
-		// In psql, too, whatever is missing.
+		// ojs.doctor says it in psql, too, if it is there.
 		const says = `select finding from ojs.doctor()
 			where severity = 'error' and topic = 'roles' and runbook = 'backup-and-restore.md'`
 		if said := pgtest.List[string](b.T, connected(b.T, address), says); len(said) != 1 || !strings.HasPrefix(said[0], "A restore") {
@@ -129,7 +130,7 @@ func (b *backup) putsRight(address, service, lacks string) {
 				b.Errorf("%q ends with %d: %s", c.args, ended, text)
 			}
 		}
-		// A server's own role, which is there, may not even use the schema.
+		// The role of the server exists, but may not use the schema.
 		for command, want := range map[string]int{"serve": 1, "doctor": foundErrors} {
 			if text, ended := b.does(service, command); b.to == nil && (ended != want || !strings.Contains(text, leftOut)) {
 				b.Errorf("as a server %s ends with %d: %s", command, ended, text)
@@ -145,7 +146,7 @@ func (b *backup) putsRight(address, service, lacks string) {
 	}
 }
 
-// letters makes a database's name of a sentence.
+// letters keeps the letters of a text, to make a name for a database.
 func letters(r rune) rune {
 	if r < 'a' || r > 'z' {
 		return '_'
@@ -164,7 +165,8 @@ func possessionsOf(t *testing.T, db *pgxpool.Pool) []string {
 	return pgtest.List[string](t, conn, possessions)
 }
 
-// testRestored compares what was restored with what was dumped, and has its jobs done by a server's role.
+// testRestored compares the restored jobs with those that were dumped, and completes them as the role of
+// a server.
 func testRestored(b *backup, db, service *pgxpool.Pool) {
 	want, got := possessionsOf(b.T, b.from.Pool), possessionsOf(b.T, db)
 	for _, line := range want {

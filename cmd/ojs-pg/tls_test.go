@@ -23,7 +23,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// makeCertificate writes a certificate for 127.0.0.1 and its key, and returns who trusts it.
+// makeCertificate writes a certificate for 127.0.0.1 and its key, and returns a pool that trusts it.
 func makeCertificate(t *testing.T, cert, key string) *x509.CertPool {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -58,7 +58,7 @@ func makeCertificate(t *testing.T, cert, key string) *x509.CertPool {
 
 func weak[T any](v T, _ error) T { return v }
 
-// asked is the status of a request over TLS, on a connection of its own; 0 if there is none.
+// asked returns the status of a request over TLS, on a connection of its own, or 0 if it fails.
 func asked(trusted *x509.CertPool, url, credential string) int {
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: trusted, MinVersion: tls.VersionTLS12}}
 	defer transport.CloseIdleConnections()
@@ -75,7 +75,7 @@ func asked(trusted *x509.CertPool, url, credential string) int {
 	return response.StatusCode
 }
 
-// A server with a certificate of its own, which is renewed while it runs, that knows its callers by tokens.
+// A server with TLS, whose certificate is renewed while it runs, and with tokens.
 func TestServeTLSAndTokens(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -124,7 +124,8 @@ func TestServeTLSAndTokens(t *testing.T) {
 		}
 	}
 
-	// A key that does not fit changes nothing; with the certificate that it belongs to both are taken.
+	// A key that does not fit the certificate changes nothing. When its certificate is there too, the server
+	// uses both.
 	renewed := filepath.Join(dir, "n.pem")
 	after := makeCertificate(t, renewed, key)
 	pgtest.Eventually(t, "the server has seen the other key", func() bool {

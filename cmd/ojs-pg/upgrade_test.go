@@ -28,7 +28,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sched"
 )
 
-// toCome is a release that changes what everybody uses: the table of jobs, and the functions that return its rows column by column.
+// toCome is a release that changes what all programs use: the table of jobs, and the functions that return its columns.
 func toCome(t *testing.T, d *pgtest.DB) migrate.Source {
 	columns := pgtest.One[string](t, d.Pool, `
 		select string_agg('(null::ojs.job).' || quote_ident(a.attname), ', ' order by a.attnum) from pg_attribute a

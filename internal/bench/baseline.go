@@ -23,9 +23,9 @@ var (
 	columnTenantID = jobrow.Column("tenant_id")
 )
 
-// baselineSchema is the queue of a competent person: one table with the columns of ours, one index on what waits, which setBaseline makes,
-// and vacuum as eager as on ours. bare is what enqueueing is compared with: the same columns and key, and
-// nothing that fires.
+// baselineSchema is the queue that a competent developer would write: one table with the columns of
+// ojs.job, one index on waiting jobs, which setBaseline makes, and the vacuum settings of ojs.job. The
+// table bare is the baseline of enqueues: the same columns and key, and no triggers.
 const baselineSchema = `
 	create schema ojs_bench;
 	comment on schema ojs_bench is '` + mark + `';
@@ -44,14 +44,15 @@ const baselineSchema = `
 	grant select, insert, update on all tables in schema ojs_bench to ojs_service;
 	grant usage on all sequences in schema ojs_bench to ojs_service;`
 
-// Unfair and Fair are the queues that ours can be compared with.
+// Unfair and Fair are the names of the baselines that ojs-pg can be compared with.
 const (
 	Unfair = "unfair"
 	Fair   = "fair"
 )
 
-// A baseline finds its jobs by an index on what waits, and takes $2 of them from the queue $1 for the worker $3 by one update, between
-// two parts of its own.
+// baseline is the fetch of a baseline: an index on waiting jobs, and one update that takes $2 jobs from
+// the queue $1 for the worker $3. with and where are what the baselines differ in: the part of the
+// statement before the update, and its condition.
 type baseline struct{ index, with, where string }
 
 var baselines = map[string]baseline{
@@ -61,9 +62,10 @@ var baselines = map[string]baseline{
 			select id from ojs_bench.job where queue = $1 and state = 'available'
 			order by priority desc, seq limit $2 for update skip locked)`,
 	},
-	// What others ship as fair: the tenants with work by a loose index scan, of each its oldest jobs, and of all these the first by their
-	// number among the tenant's jobs over its weight. Nothing is remembered from one statement to the next. SPARE jobs more of each tenant
-	// are looked at, so that a worker finds some that the other workers have not locked.
+	// The usual fair queue. A loose index scan finds the tenants with work and the oldest jobs of each.
+	// Of all these it takes the first by their number among the tenant's jobs over its weight. It
+	// remembers nothing from one statement to the next. It looks at SPARE more jobs of each tenant, so
+	// that a worker finds jobs that the other workers have not locked.
 	Fair: {
 		index: "queue, tenant_id, priority desc, seq",
 		with: `with recursive working(tenant_id) as (
@@ -91,6 +93,7 @@ var baselines = map[string]baseline{
 	},
 }
 
+// fetch returns the statement that takes jobs from the baseline.
 func (b baseline) fetch() string {
 	return b.with + `
 		update ojs_bench.job j
@@ -100,7 +103,7 @@ func (b baseline) fetch() string {
 		returning j.` + strings.ReplaceAll(jobrow.Columns, ", ", ", j.")
 }
 
-// setBaseline chooses what ours is compared with.
+// setBaseline chooses the baseline, by its name, and makes its index and the weights of its tenants.
 func (d *database) setBaseline(ctx context.Context, name string, people population, load Load) error {
 	b, known := baselines[name]
 	if !known {
@@ -119,7 +122,7 @@ func (d *database) setBaseline(ctx context.Context, name string, people populati
 	return nil
 }
 
-// analyzeBaseline tells the planner of a backlog that has just been loaded.
+// analyzeBaseline collects statistics, so that the planner knows a backlog that has just been loaded.
 func (d *database) analyzeBaseline(ctx context.Context) error {
 	if err := d.exec(ctx, "vacuum analyze ojs_bench.job, ojs_bench.tenant"); err != nil {
 		return fmt.Errorf("analyze the baseline: %w", err)
@@ -137,6 +140,7 @@ type baselineWorker struct {
 	fetchSQL string
 }
 
+// baselineWorker returns a worker of the baseline, with a connection of its own.
 func (d *database) baselineWorker(ctx context.Context) (worker, error) {
 	conn, err := d.connect(ctx)
 	if err != nil {
@@ -163,8 +167,9 @@ func (w *baselineWorker) ack(ctx context.Context, jobs []job) error {
 
 func (w *baselineWorker) close() { _ = w.conn.Close(context.Background()) }
 
-// queryJobs receives whole jobs and reads of them what a worker needs: its arguments, what to acknowledge with, and for the judge whose
-// it was. Reading is the client's affair, so it is kept as cheap as it can be, for the baseline and for ours alike.
+// queryJobs receives whole jobs and reads the fields that a worker needs (arguments, id, lease), and
+// the tenant for the judgement of fairness. The cost of reading belongs to the client, so it is kept
+// low, in the same way for the baseline and for ojs-pg.
 func queryJobs(ctx context.Context, conn *pgx.Conn, count int, tenants map[string]int32, sql string, args ...any) ([]job, error) {
 	rows, err := conn.Query(ctx, sql, args...)
 	if err != nil {

@@ -1,11 +1,12 @@
 //go:build unix
 
-// Package bench measures the system beside a baseline that a competent person would write without it,
-// in one run and on one server, so that the ratio of the two says something on any machine. It knows how to
-// load, to drive and to judge; what it measures is the code that everybody runs: internal/sched, internal/http and the
-// functions of the schema, as a login role under row security, with leases and the clock.
+// Package bench measures the system and a baseline, the queue that a competent developer would write
+// without it, in one run on one server, so that the ratio of the two means the same on every machine.
+// It loads backlogs, drives workers and producers, and judges fairness. It measures the code that
+// servers run: internal/sched, internal/http and the functions of the schema, as a login role under
+// row security, with leases and the clock.
 //
-// It is not a test: no figure here makes anything fail. Results go to cmd/ojs-bench, which prints them.
+// It is not a test: no figure makes it fail. Results go to cmd/ojs-bench, which prints them.
 package bench
 
 import (
@@ -31,41 +32,44 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/setup"
 )
 
-// queue is where all measured jobs are.
+// queue is the queue of all measured jobs.
 const queue = "bench"
 
-// Options say where to measure.
+// Options holds on which server to measure.
 type Options struct {
-	// DatabaseURL names a database without jobs, and a role that may migrate it. Empty: a PostgreSQL is started, and
-	// deleted at the end.
+	// DatabaseURL names a database without jobs, and a role that may migrate it. Empty: a PostgreSQL
+	// is started, and deleted at the end.
 	DatabaseURL string
-	// Dir is where the PostgreSQL of our own keeps its data; empty: the directory for temporary files.
+	// Dir is the directory for the data of a PostgreSQL that is started; empty: the one for temporary
+	// files.
 	Dir string
-	// BinDir holds the programs of PostgreSQL; empty: searched.
+	// BinDir holds the programs of PostgreSQL; empty: they are searched (embedpg.Find).
 	BinDir string
-	// Stock leaves all settings of the PostgreSQL of our own at their defaults.
+	// Stock leaves all settings of a PostgreSQL that is started at their defaults.
 	Stock bool
-	// Self is the command line that runs RunChild, but for the kind of child, which comes last. It begins with a program.
+	// Self is the command line that calls RunChild, beginning with a program. The kind of child is
+	// appended to it.
 	Self     []string
 	Log      *slog.Logger
 	Progress func(step string, done, total int64)
 }
 
-// Env is the server that everything is measured on.
+// Env is the PostgreSQL server that is measured, and the databases on it.
 type Env struct {
 	log       *slog.Logger
 	self      []string
 	stock     bool
 	progress  func(step string, done, total int64)
-	own       *embedpg.Server // nil: not ours
+	own       *embedpg.Server // the server that Open has started; nil: it was given
 	ownDir    string
 	url       string // of an administrator; its database is replaced
 	suffix    string
 	databases []*database
 }
 
-// settings of the throw-away server. Everything that makes a commit durable stays on. What is changed is what anybody changes: memory,
-// and room for the log, so that no checkpoint falls into some slices and not into others.
+// settings are those of a PostgreSQL that is started. All that makes a commit durable stays on. They
+// set what every administrator sets: memory, and a log so large that no checkpoint falls into some
+// slices and not into others.
 var settings = map[string]string{
 	"max_connections":    "300",
 	"shared_buffers":     "1GB",
@@ -78,7 +82,7 @@ var settings = map[string]string{
 
 const dirPrefix = "ojs-bench-"
 
-// Open starts the server, or looks at the one given. The caller must Close it.
+// Open starts a server, or connects to the one in Options.DatabaseURL. The caller must Close the Env.
 func Open(ctx context.Context, opts Options) (_ *Env, err error) {
 	env := &Env{log: opts.Log, self: opts.Self, stock: opts.Stock, progress: opts.Progress, suffix: randomName()}
 	if env.progress == nil {
@@ -115,21 +119,21 @@ func Open(ctx context.Context, opts Options) (_ *Env, err error) {
 	return env, nil
 }
 
-// sweep removes what killed runs left.
+// sweep removes the data directories of runs that were killed.
 func sweep(ctx context.Context, pattern string) {
 	dirs, err := filepath.Glob(pattern)
 	if err != nil {
 		return
 	}
 	for _, dir := range dirs {
-		// One that is in use answers with an error.
+		// A directory that is in use is refused with an error.
 		if err := embedpg.Remove(ctx, dir); errors.Is(err, fs.ErrNotExist) {
 			_ = os.Remove(dir) // only if empty
 		}
 	}
 }
 
-// Close takes back everything that was made.
+// Close drops or empties all databases that were used, and stops a server that Open has started.
 func (e *Env) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
@@ -144,7 +148,7 @@ func (e *Env) Close() error {
 	for _, d := range e.databases {
 		d.close()
 	}
-	// What it holds is not wanted any more, so it need not be written first.
+	// Its data is deleted below, so the server need not write it first.
 	e.own.Kill()
 	select {
 	case <-e.own.Exited():
@@ -154,6 +158,7 @@ func (e *Env) Close() error {
 	return errors.Join(errs...)
 }
 
+// ignoreKilled returns err, or nil if it says only that the process had ended already.
 func ignoreKilled(err error) error {
 	if errors.Is(err, os.ErrProcessDone) || errors.Is(err, syscall.ESRCH) {
 		return nil
@@ -161,20 +166,21 @@ func ignoreKilled(err error) error {
 	return err
 }
 
-// database is one that holds our schema and nobody's jobs.
+// database is a database with our schema and no jobs but those of the benchmark.
 type database struct {
 	env     *Env
 	name    string
-	admin   string // URL of the role that migrated it
-	service string // URL of the role that a server has
-	role    string // that a login at service takes
-	// What is to be done in the end.
+	admin   string // URL of the role that has migrated it
+	service string // URL that logs in as a server does
+	role    string // role that a login by service takes; empty: none
+	// What close has to do: drop the database, or remove the schema from it, or only the jobs.
 	drop, down bool
 	control    *pgx.Conn // of the administrator, for one caller at a time
 	baseline   baseline
 }
 
-// database prepares one. The first on a server that is not ours is the one named by its URL; all others are made, and dropped in the end.
+// database prepares a database. On a server that Open has not started, the first one is that of the
+// URL. All others are made, and dropped in the end.
 func (e *Env) database(ctx context.Context, name string) (_ *database, err error) {
 	d := &database{env: e, name: name}
 	switch {
@@ -223,10 +229,11 @@ func (e *Env) database(ctx context.Context, name string) (_ *database, err error
 	return d, nil
 }
 
-// mark is the comment on the schema of the baseline. Where it stands, everything is ours to delete.
+// mark is the comment on the schema of the baseline. A database with this comment belongs to the
+// benchmark, which may delete all jobs in it.
 const mark = "Made by ojs-bench, which deletes it, and all jobs of this database with it."
 
-// claim makes sure that nobody's data is in the database, or only what an earlier run left.
+// claim fails if the database holds jobs, unless an earlier run has left them (mark).
 func (d *database) claim(ctx context.Context) error {
 	var schema, marked bool
 	err := d.control.QueryRow(ctx, `
@@ -268,12 +275,13 @@ func (d *database) claim(ctx context.Context) error {
 	return nil
 }
 
+// exec runs a statement as the administrator. It must not be called from several goroutines at once.
 func (d *database) exec(ctx context.Context, sql string, args ...any) error {
 	_, err := d.control.Exec(ctx, sql, args...)
 	return err
 }
 
-// reset removes every job and everything that follows from jobs, and empties the baseline.
+// reset removes every job and all rows that follow from jobs, and empties the baseline.
 func (d *database) reset(ctx context.Context) error {
 	if err := d.exec(ctx, `do $$ begin
 			if to_regclass('ojs_bench.job') is not null then truncate ojs_bench.job, ojs_bench.bare; end if;
@@ -289,6 +297,8 @@ func (d *database) close() {
 	}
 }
 
+// cleanUp drops the database if the benchmark has made it. Otherwise it removes the jobs and the
+// baseline, and the schema if the benchmark has made it.
 func (d *database) cleanUp(ctx context.Context) error {
 	defer d.close()
 	if d.drop {
@@ -309,7 +319,7 @@ func (d *database) cleanUp(ctx context.Context) error {
 			return fmt.Errorf("connect to clean up: %w", err)
 		}
 	}
-	// The mark goes after what it marks.
+	// The mark is removed last: if this is interrupted, the next run may delete the rest.
 	if err := d.reset(ctx); err != nil {
 		return fmt.Errorf("remove the jobs of the benchmark: %w", err)
 	}
@@ -325,12 +335,12 @@ func (d *database) cleanUp(ctx context.Context) error {
 	return nil
 }
 
-// connect is one connection of the role that a server has, as a client that speaks SQL makes it.
+// connect opens a connection as the role that a server has, as a client that speaks SQL does.
 func (d *database) connect(ctx context.Context) (*pgx.Conn, error) {
 	return connectAs(ctx, d.service, d.role)
 }
 
-// connectAs logs in and takes a role, if one is named.
+// connectAs logs in, and takes a role if one is named.
 func connectAs(ctx context.Context, url, role string) (*pgx.Conn, error) {
 	cfg, err := pgx.ParseConfig(url)
 	if err != nil {
@@ -347,6 +357,7 @@ func connectAs(ctx context.Context, url, role string) (*pgx.Conn, error) {
 	return conn, nil
 }
 
+// withDatabase returns a URL with another database. It fails if the address is no URL.
 func withDatabase(address, name string) (string, error) {
 	if !strings.HasPrefix(address, "postgres://") && !strings.HasPrefix(address, "postgresql://") {
 		return "", errors.New("this benchmark makes databases beside the given one and needs its address as a postgres URL")

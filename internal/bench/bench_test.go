@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// turns is a stretch of responses, one after the other, each at its time.
+// turns returns a stretch of responses, one after the other, step apart. A letter is a job of the
+// tenant with that letter.
 func turns(arrived []int64, step int64, responses ...string) stretch {
 	s := stretch{arrived: arrived, responses: len(responses)}
 	for i, r := range responses {
@@ -112,7 +113,8 @@ func TestASequenceThatCannotBe(t *testing.T) {
 	}
 }
 
-// The lag is looked at only when its tenant is served. That must be the worst over all prefixes.
+// fluid.dispatch judges the lag of a tenant only when a job of that tenant is dispatched. The result
+// must be the worst over all prefixes.
 func TestLagIsTheWorstOverEveryPrefix(t *testing.T) {
 	t.Parallel()
 	weights := []float64{10, 5, 1}
@@ -135,7 +137,8 @@ func TestLagIsTheWorstOverEveryPrefix(t *testing.T) {
 	}
 }
 
-// Two callers took from a run queue at the same time, every other job each: in sum fair, and each of them got one tenant only.
+// Two callers fetched at the same time and got every other job each: the sequence is fair, but each
+// response holds jobs of one tenant only.
 func TestResponsesThatTookTurns(t *testing.T) {
 	t.Parallel()
 	s := stretch{arrived: []int64{10, 10}, responses: 2}
@@ -231,7 +234,8 @@ func TestArgsAreJSONOfTheirSize(t *testing.T) {
 	}
 }
 
-// Who comes and goes is judged also when its last job is gone: being early counts like being late.
+// A tenant that comes and goes is judged also after its last job: a job that is early counts like one
+// that is late.
 func TestLagWhereTenantsComeAndGo(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

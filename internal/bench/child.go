@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// child is another process of this program. It lives as long as its standard input: the kernel closes that when this process ends,
-// however it ends, so that no busy process is left behind even by SIGKILL.
+// child is another process of this program. It ends when its standard input does: the kernel closes
+// that when this process ends, even by SIGKILL, so that no busy process is left.
 type child struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
@@ -27,13 +27,13 @@ type child struct {
 	forget func() bool // that the context may end
 }
 
-// child starts one that is to do what RunChild does under a name.
+// child starts a child that runs RunChild for a kind.
 func (e *Env) child(ctx context.Context, kind string) (*child, error) {
 	if len(e.self) == 0 {
 		return nil, errors.New("this benchmark starts processes of its own, and was not told how")
 	}
 	c := &child{cmd: exec.Command(e.self[0], append(e.self[1:], kind)...)}
-	// A Ctrl-C on the terminal is for this process, which ends the child when it has nothing to ask it any more.
+	// Ctrl-C in the terminal reaches this process only, which stops the child when it needs it no more.
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	c.cmd.Stderr = os.Stderr
 	out, err := c.cmd.StdoutPipe()
@@ -47,7 +47,7 @@ func (e *Env) child(ctx context.Context, kind string) (*child, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start another process of this program: %w", err)
 	}
-	// Otherwise an answer that does not come would be waited for although nobody wants it.
+	// The child ends without input. Otherwise hear would wait for its answer after ctx has ended.
 	c.forget = context.AfterFunc(ctx, func() { _ = c.in.Close() })
 	return c, nil
 }
@@ -60,7 +60,8 @@ func (c *child) ask(line string) (string, error) {
 	return c.hear()
 }
 
-// hear waits for a line that begins with ok, and returns the rest.
+// hear waits for a line of the child that begins with ok, and returns the rest of it. Any other line
+// is an error.
 func (c *child) hear() (string, error) {
 	line, err := c.out.ReadString('\n')
 	if err != nil {
@@ -73,7 +74,7 @@ func (c *child) hear() (string, error) {
 	return strings.TrimSpace(answer), nil
 }
 
-// stop lets it end, and kills it if it does not.
+// stop closes the child's input and waits for its end. It kills a child that does not end.
 func (c *child) stop() error {
 	c.forget()
 	_ = c.in.Close()
@@ -85,7 +86,8 @@ func (c *child) stop() error {
 	return nil
 }
 
-// RunChild is the program of the processes that benchmarks start: it does what kind says until its input ends.
+// RunChild is the program of the processes that benchmarks start. kind is "server", or "hog" for a
+// busy process. It returns when its input ends, and writes an error to out, where the parent reads it.
 func RunChild(ctx context.Context, kind string, in io.Reader, out io.Writer, log *slog.Logger) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -116,25 +118,26 @@ func RunChild(ctx context.Context, kind string, in io.Reader, out io.Writer, log
 	return nil
 }
 
-// hog computes, and nothing else.
+// hog keeps a processor busy until ctx ends.
 func hog(ctx context.Context, out io.Writer) error {
 	if _, err := fmt.Fprintln(out, "ok"); err != nil {
 		return fmt.Errorf("answer: %w", err)
 	}
 	for n := uint64(1); ; n = n*6364136223846793005 + 1442695040888963407 {
-		// One look at the context in a million turns: a look takes a lock, and is not what is to be done here.
+		// It looks at the context once in a million rounds only, because a look takes a lock.
 		if n>>44 == 0 && ctx.Err() != nil {
 			return nil
 		}
 	}
 }
 
-// hogs starts busy processes, which compete for the processors until they are stopped. It returns when all of them compute.
+// hogs starts busy processes, which compete for the processors until stop is called. It returns when
+// all of them compute.
 func (e *Env) hogs(ctx context.Context, count int) (stop func(), err error) {
 	var all []*child
 	stop = func() {
 		for _, c := range all {
-			// They hold nothing that could be left in disorder, and the time until they look would be lost.
+			// They have nothing to clean up, and to wait until they look at their input would take time.
 			_ = c.cmd.Process.Kill()
 			_ = c.stop()
 		}
@@ -157,14 +160,16 @@ func (e *Env) hogs(ctx context.Context, count int) (stop func(), err error) {
 	return stop, nil
 }
 
-// server is what `ojs-pg serve` runs: in this process, or in one of its own, where what it computes can be told from what its clients do.
+// server runs what `ojs-pg serve` runs: in this process, or in a child, where the processor time of the
+// server can be told from that of its clients.
 type server struct {
 	engine  *engine // nil: it runs in the child
 	child   *child
 	address string // of HTTP; empty: none
 }
 
-// serverOptions tell the child what it needs to know, on its standard input: a URL holds a password, and everybody sees arguments.
+// serverOptions configure a server in a child. The child reads them from its standard input and not
+// from arguments, which every user of the machine sees: the URL holds a password.
 type serverOptions struct {
 	URL      string
 	Role     string
@@ -174,7 +179,7 @@ type serverOptions struct {
 	Keys     bool // whether HTTP asks for API keys
 }
 
-// apart starts a server in a process of its own. maxConns bounds its connections.
+// apart starts a server in a child.
 func (d *database) apart(ctx context.Context, opts serverOptions) (*server, error) {
 	c, err := d.env.child(ctx, "server")
 	if err != nil {
@@ -193,8 +198,8 @@ func (d *database) apart(ctx context.Context, opts serverOptions) (*server, erro
 	return s, nil
 }
 
-// serveParent runs a server for the process that started this one: the first line says which, and each line after it starts or stops
-// the clock.
+// serveParent runs a server for the process that started this one. The first line holds its
+// serverOptions; each further line starts or stops the clock.
 func serveParent(ctx context.Context, lines <-chan string, out io.Writer, log *slog.Logger) (err error) {
 	next := func() (string, bool) {
 		select {
@@ -240,7 +245,7 @@ func serveParent(ctx context.Context, lines <-chan string, out io.Writer, log *s
 	}
 }
 
-// clock is what the server does beside its requests, until it is stopped.
+// clock starts the server's clock, which runs until stop is called.
 func (s *server) clock(ctx context.Context) (stop func() error, err error) {
 	if s.engine != nil {
 		rest := s.engine.clock(ctx)
@@ -252,6 +257,7 @@ func (s *server) clock(ctx context.Context) (stop func() error, err error) {
 	return func() error { _, err := s.child.ask("rest"); return err }, nil
 }
 
+// stop stops the server, and with it the child that it runs in.
 func (s *server) stop() error {
 	if s.engine != nil {
 		return s.engine.stop()

@@ -14,23 +14,25 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// ChurnOptions say what Churn judges.
+// ChurnOptions holds the parameters of Churn.
 type ChurnOptions struct {
 	Dispatches int // in each scenario
 	ArgsBytes  int
 	Seed       uint64
 }
 
-// ChurnScenario is a tenant of some weight that always has work, beside many of weight 1 that come and go: each sends a few jobs now
-// and then, one in two dispatches in sum.
+// ChurnScenario is a tenant of some weight that always has work, and many tenants of weight 1 that
+// come and go: each sends a few jobs now and then, in sum one job for every two dispatches.
 //
-// A lag is |served - due| of a tenant, in jobs. served is how many of its jobs were dispatched, due how much a fluid server has done
-// for it that works for all tenants with work at once, by weight, that has done as many jobs in sum as were dispatched, and that learns
-// of a job when it is committed. It is looked at after every prefix of the sequence of dispatches, for every tenant: those who are
-// waited for, and also those whose last job is gone while the fluid server still works for them, so that being early counts like being
-// late.
+// The lag of a tenant is |served - due|, in jobs. served is the number of its jobs that were
+// dispatched. due is the work that a fluid server has done for it: an ideal that works for all tenants
+// with work at once, by weight, has done as many jobs in sum as were dispatched, and learns of a job
+// when it is committed. The lag is judged after every prefix of the sequence of dispatches, for every
+// tenant: also for one whose last job is gone while the fluid server still works for it, so that a job
+// that is early counts like one that is late.
 //
-// The sequence is that of the responses, which one caller gets one after the other, and within a response that of the journal.
+// The sequence is that of the responses, which one caller gets one after the other, and within a
+// response that of the journal.
 type ChurnScenario struct {
 	Name        string  `json:"scenario"`
 	Weight      float64 `json:"weight"`
@@ -62,7 +64,7 @@ type ChurnResult struct {
 	Settings     Settings        `json:"settings"`
 }
 
-// churnScenarios are those of the design, by single fetches and by ten.
+// churnScenarios returns the scenarios of the design, with responses of one job and of ten.
 func churnScenarios() []ChurnScenario {
 	var all []ChurnScenario
 	for _, batch := range []int{1, 10} {
@@ -80,7 +82,8 @@ func churnScenarios() []ChurnScenario {
 	return all
 }
 
-// Churn judges the order of dispatch, and not its speed, where tenants come and go. The same seed gives the same arrivals.
+// Churn judges the order of dispatch, not its speed, while tenants come and go. The same seed gives
+// the same arrivals.
 func Churn(ctx context.Context, env *Env, opts ChurnOptions) (*ChurnResult, error) {
 	d, err := env.database(ctx, "ojs_bench")
 	if err != nil {
@@ -156,18 +159,19 @@ func (d *database) churn(ctx context.Context, opts ChurnOptions, number int, s *
 	if err != nil {
 		return err
 	}
-	// What the caller saw: a decision may have been taken before another one and handed out after it.
+	// The order that the caller saw: a decision may be taken before another one and handed out after it.
 	slices.SortStableFunc(sequence, func(a, b dispatched) int { return cmp.Compare(a.response, b.response) })
 	return c.judge(sequence, backlog)
 }
 
-// open makes the one connection that everything goes over, so that the order of events is that of the calls.
+// open makes the one connection that all statements use, so that the order of events is that of the
+// calls.
 func (c *churning) open(ctx context.Context) (err error) {
 	if c.conn, err = c.d.connect(ctx); err != nil {
 		return err
 	}
 	c.worker = &sqlWorker{conn: c.conn, tenants: c.people.number}
-	// The order does not depend on the flush of the log, which would take most of the time.
+	// The flush of the log does not change the order, and would take most of the time.
 	if _, err := c.conn.Exec(ctx, "set synchronous_commit = off"); err != nil {
 		return errors.Join(fmt.Errorf("set up a session: %w", err), c.conn.Close(ctx))
 	}
@@ -176,10 +180,12 @@ func (c *churning) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// ticksEvery is how many dispatches lie between two ticks: a server's clock ticks all the time, and here at places that a seed repeats.
+// ticksEvery is the number of dispatches between two ticks. A server ticks by time; here ticks come at
+// points of the sequence that are the same for the same seed.
 const ticksEvery = 100
 
-// step lets jobs arrive, for each dispatch with the same chance, and fetches and acknowledges a response.
+// step lets jobs arrive, with the same chance for each dispatch, and fetches and acknowledges one
+// response.
 func (c *churning) step(ctx context.Context, done int) error {
 	arrived := make([]int64, len(c.people.names))
 	for range c.scenario.Batch {
@@ -222,7 +228,7 @@ func (c *churning) step(ctx context.Context, done int) error {
 	return nil
 }
 
-// judge follows the sequence with the fluid server.
+// judge lets the fluid server follow the sequence and notes the largest lags.
 func (c *churning) judge(sequence []dispatched, backlog int64) error {
 	s, f := c.scenario, newFluid(c.people.weights)
 	f.arrive(0, backlog)
@@ -234,7 +240,8 @@ func (c *churning) judge(sequence []dispatched, backlog int64) error {
 				f.arrive(tenant, jobs)
 			}
 		}
-		// Between two jobs of its own what is due to a tenant only grows, so its lag is the largest right before one or right after.
+		// Between two jobs of a tenant the work that is due to it only grows, so its lag is the largest right
+		// before or right after one of its jobs.
 		tenant := int(d.tenant)
 		look(tenant)
 		if _, err := f.dispatch(tenant); err != nil {

@@ -22,6 +22,7 @@ type httpClient struct {
 	client  http.Client
 }
 
+// newHTTPClient returns a client of the server at an address.
 func newHTTPClient(address string) *httpClient {
 	return &httpClient{
 		address: "http://" + address,

@@ -11,7 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cpu is the time that this process and all of PostgreSQL have computed, where that can be known: on the machine at hand.
+// cpu returns the processor time of this process and all of PostgreSQL. It is known only if PostgreSQL
+// runs on this machine and was started here.
 func (e *Env) cpu() (time.Duration, bool) {
 	own, known := ownTime()
 	if !known {
@@ -21,7 +22,7 @@ func (e *Env) cpu() (time.Duration, bool) {
 	return own + postgres, known
 }
 
-// ownTime is what this process has computed.
+// ownTime returns the processor time of this process.
 func ownTime() (time.Duration, bool) {
 	var own syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &own) != nil {
@@ -30,16 +31,17 @@ func ownTime() (time.Duration, bool) {
 	return time.Duration(own.Utime.Nano() + own.Stime.Nano()), true
 }
 
-// stat is what the kernel has counted for one process: what it computed itself, and what those of its children did that have ended.
+// stat holds the processor time that the kernel has counted for a process, and for its children that
+// have ended.
 type stat struct {
 	parent      int
 	self, ended time.Duration
 }
 
-// processTimes reads them, in user and in system mode together.
+// processTimes reads the times of a process, user and system mode together, from its file in /proc.
 func processTimes(path string) (t stat, known bool) {
 	raw, err := os.ReadFile(path)
-	// The name of the program stands in brackets and may hold anything.
+	// The name of the program stands in brackets, and may itself hold brackets and spaces.
 	end := bytes.LastIndexByte(raw, ')')
 	if err != nil || end < 0 {
 		return t, false
@@ -64,8 +66,8 @@ func processTimes(path string) (t stat, known bool) {
 
 func statOf(pid int) string { return "/proc/" + strconv.Itoa(pid) + "/stat" }
 
-// processTime is what another process has computed, without its children, by the nanosecond: a clock that rests computes less in a
-// slice than /proc could tell.
+// processTime returns the processor time of another process, without its children, in nanoseconds:
+// an idle server computes less in a slice than /proc, which counts hundredths of a second, could tell.
 func processTime(pid int) (time.Duration, bool) {
 	const scheduled = 2 // of the clocks of a process, the one that counts when it runs; see clock_getcpuclockid
 	var at unix.Timespec
@@ -75,7 +77,8 @@ func processTime(pid int) (time.Duration, bool) {
 	return time.Duration(at.Nano()), true
 }
 
-// postgresTime is what the postmaster and all of its children have computed, those that have ended included.
+// postgresTime returns the processor time of the postmaster and all its children, also of those that
+// have ended.
 func (e *Env) postgresTime() (time.Duration, bool) {
 	if e.own == nil {
 		return 0, false
@@ -92,12 +95,12 @@ func (e *Env) postgresTime() (time.Duration, bool) {
 			return 0, false
 		}
 		for _, path := range stats {
-			// A process that cannot be read is gone meanwhile.
+			// A process that cannot be read has ended meanwhile.
 			if t, known := processTimes(path); known && t.parent == root {
 				total += t.self
 			}
 		}
-		// A child that ended while the others were read would be counted twice, or not at all.
+		// If a child ended during the reading, it may be counted twice or not at all: read again.
 		if after, known := processTimes(statOf(root)); known && after.ended == before.ended {
 			return total, true
 		}

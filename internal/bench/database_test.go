@@ -18,7 +18,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// childFlag is what this program is started with by benchmarks.
+// childFlag is the argument with which benchmarks start this test binary as a child.
 const childFlag = "bench-child"
 
 func TestMain(m *testing.M) {
@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	os.Exit(pgtest.Main(m))
 }
 
-// open looks at a database, or starts a PostgreSQL for no URL.
+// open opens the server at url, or starts a PostgreSQL if url is "".
 func open(t *testing.T, url string, stock bool) *Env {
 	t.Helper()
 	program, err := os.Executable()
@@ -50,7 +50,7 @@ func open(t *testing.T, url string, stock bool) *Env {
 
 var brief = Load{Workers: 2, Batch: 5, ArgsBytes: 20, Slices: 1, Seconds: 0.2}
 
-// Jobs, tenants and queues of somebody else are neither measured with nor deleted.
+// A database that holds jobs, tenants or queues is refused, and none of them is deleted.
 func TestADatabaseInUseIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, use := range map[string]string{
@@ -84,8 +84,8 @@ func TestADatabaseInUseIsRefused(t *testing.T) {
 	}
 }
 
-// Every way to the jobs gives a sequence that agrees with the responses, and the database is left as it was, also when the run before
-// was killed.
+// For every path the sequence in the journal agrees with the responses. Afterwards the database is as it
+// was before, also if the run before was killed.
 func TestEveryPathIsFollowedAndNothingIsLeft(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{"combined", "sql", "http"} {
@@ -122,7 +122,7 @@ func TestEveryPathIsFollowedAndNothingIsLeft(t *testing.T) {
 	}
 }
 
-// A schema of the same name that somebody else made is not touched.
+// A schema ojs_bench without the mark is refused and not changed.
 func TestASchemaOfTheSameNameIsRefused(t *testing.T) {
 	t.Parallel()
 	database := pgtest.New(t)
@@ -138,15 +138,16 @@ func TestASchemaOfTheSameNameIsRefused(t *testing.T) {
 	}
 }
 
-// All that makes a run worse than one on an idle, tuned machine goes together, and the processors' time is known for each part of it.
+// All flags for worse conditions may be given together, and the processor times are known then.
 func TestStockSettingsHogsPartitionsAndProducers(t *testing.T) {
 	t.Parallel()
 	var r *DispatchResult
 	var env *Env
 	load := brief
 	load.Seconds = 0.5
-	// On a machine with much else to do, a short slice may pass without a measurable moment of PostgreSQL or of a producer, and a worker
-	// that waits for the lane in vain fetches without it, where lags have no bound of two jobs.
+	// On a loaded machine PostgreSQL or a producer may use too little processor time to measure in a short
+	// slice. A worker that does not get the lane in time fetches without it, and lags then may exceed two
+	// jobs.
 	var withoutLane int
 	measurable := func() bool {
 		return withoutLane == 0 && *r.Live.PerSecond > 0 && *r.Live.BaselinePerSecond > 0 &&
@@ -197,7 +198,7 @@ func TestStockSettingsHogsPartitionsAndProducers(t *testing.T) {
 	}
 }
 
-// The fair baseline takes from each tenant by its weight, its oldest jobs first, and passes over what somebody has locked.
+// The fair baseline takes jobs of each tenant by its weight, oldest first, and skips locked jobs.
 func TestTheFairBaseline(t *testing.T) {
 	t.Parallel()
 	env := open(t, pgtest.New(t).URL, false)
@@ -257,7 +258,7 @@ func TestTheFairBaseline(t *testing.T) {
 	want("after that has rolled back", d.control, "t0:1", "t0:2", "t0:3", "t0:4", "t0:5", "t1:1", "t1:2", "t1:3")
 }
 
-// Each job that is sent is measured once.
+// Light measures each job that it sends once.
 func TestLightLoad(t *testing.T) {
 	t.Parallel()
 	env := open(t, pgtest.New(t).URL, false)
@@ -318,7 +319,7 @@ func TestHogsEnd(t *testing.T) {
 	}
 }
 
-// A scenario judges as many jobs as were dispatched, and a seed repeats who arrives.
+// A scenario judges as many jobs as were dispatched, and the same seed gives the same arrivals.
 func TestChurnIsJudged(t *testing.T) {
 	t.Parallel()
 	var arrivals [2][]int64

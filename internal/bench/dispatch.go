@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Load is what most benchmarks have in common.
+// Load holds the parameters that most benchmarks have in common.
 type Load struct {
 	Workers   int
 	Batch     int
@@ -21,7 +21,7 @@ type Load struct {
 
 func (l Load) length() time.Duration { return time.Duration(l.Seconds * float64(time.Second)) }
 
-// DispatchOptions say what Dispatch measures.
+// DispatchOptions holds the parameters of Dispatch.
 type DispatchOptions struct {
 	Load
 	Path       string // combined, sql or http
@@ -34,7 +34,7 @@ type DispatchOptions struct {
 	Baseline   string // Unfair or Fair
 }
 
-// Check finds options that do not go together.
+// Check fails if options do not fit together.
 func (o DispatchOptions) Check() error {
 	if o.Zipf && o.Producers > 0 {
 		return errors.New("--producers does not go with --zipf: where tenants run dry, " +
@@ -83,13 +83,14 @@ type DispatchResult struct {
 	Settings               Settings  `json:"settings"`
 }
 
-// Live is what producers enqueued meanwhile: as many jobs as were dispatched, if they could.
+// Live holds the rates at which producers enqueued during the slices: as many jobs as were dispatched,
+// if they were fast enough.
 type Live struct {
 	PerSecond         *float64 `json:"live_jobs_per_second,omitempty"`
 	BaselinePerSecond *float64 `json:"baseline_live_jobs_per_second,omitempty"`
 }
 
-// BaselineFairness is how far the fair baseline was from the fluid ideal.
+// BaselineFairness holds how far the fair baseline was from the fluid ideal.
 type BaselineFairness struct {
 	BaselineShareErrorPP       *float64 `json:"baseline_share_error_pp,omitempty"`
 	BaselineShareError1sPP     *float64 `json:"baseline_share_error_1s_pp,omitempty"`
@@ -97,7 +98,7 @@ type BaselineFairness struct {
 	BaselineResponseShareError *float64 `json:"baseline_response_share_error,omitempty"`
 }
 
-// population is the tenants of a run: their weights, and how much of the backlog is whose.
+// population holds the tenants of a run, with their weights and their shares of the backlog.
 type population struct {
 	names   []string
 	weights []float64
@@ -106,6 +107,8 @@ type population struct {
 	text    string
 }
 
+// newPopulation returns tenants of equal weight and, with zipf, with backlogs by Zipf's law. Without
+// zipf, three tenants get the weights 10, 5 and 1.
 func newPopulation(tenants int, zipf bool) population {
 	p := population{number: map[string]int32{}}
 	sum := 0.0
@@ -137,7 +140,7 @@ func newPopulation(tenants int, zipf bool) population {
 	return p
 }
 
-// configure tells the database the weights that are not the default.
+// configure stores the weights that are not the default.
 func (p population) configure(ctx context.Context, d *database) error {
 	for i, weight := range p.weights {
 		if weight == 1 {
@@ -150,7 +153,8 @@ func (p population) configure(ctx context.Context, d *database) error {
 	return nil
 }
 
-// limit gives each tenant a limit that it does not reach, and sets half as many others beside them, who have work and are at theirs.
+// limit gives each tenant a concurrency that it does not reach, and adds half as many tenants that have
+// work and are at theirs, so that every decision has to skip them.
 func (p population) limit(ctx context.Context, d *database) error {
 	const far = 100_000
 	for _, name := range p.names {
@@ -220,7 +224,7 @@ func Dispatch(ctx context.Context, env *Env, opts DispatchOptions) (_ *DispatchR
 			return nil, err
 		}
 	}
-	// Not before: beside live producers, the jobs of the past would never run dry.
+	// Not before: with producers at work, the old jobs would never be used up.
 	if err := r.openProducers(ctx); err != nil {
 		return nil, err
 	}
@@ -244,7 +248,7 @@ func Dispatch(ctx context.Context, env *Env, opts DispatchOptions) (_ *DispatchR
 	return r.result(ctx)
 }
 
-// open makes the sides, with their servers, workers and producers.
+// open makes the sides, each with its server, workers and producers.
 func (r *dispatching) open(ctx context.Context) (err error) {
 	r.ours, r.base = &side{backlog: make([]int64, r.opts.Tenants), order: order}, &side{backlog: make([]int64, 1)}
 	if r.opts.Baseline == Fair {
@@ -278,10 +282,12 @@ func (r *dispatching) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// livePerCall is how many jobs a live producer enqueues at once: so many that a few producers keep up with workers on either side,
-// since the costs of a job could not be compared if more were enqueued for each one of one side than of the other.
+// livePerCall is the number of jobs that a live producer enqueues at once: so many that a few producers
+// keep up with the workers of either side. If one side enqueued fewer jobs for each that it dispatches
+// than the other, the costs of a job could not be compared.
 const livePerCall = 100
 
+// openProducers makes producers for both sides, each with a connection of its own.
 func (r *dispatching) openProducers(ctx context.Context) (err error) {
 	for range r.opts.Producers {
 		for s, way := range map[*side]sqlProducer{r.ours: functionWay[1], r.base: insertInto("ojs_bench.job", true)} {
@@ -294,7 +300,8 @@ func (r *dispatching) openProducers(ctx context.Context) (err error) {
 	return nil
 }
 
-// server is in this process if workers call it, else in one of its own. With --path sql it is there for its clock.
+// server starts a server: in this process if workers call its dispatcher, else in a child. With --path
+// sql only its clock is used.
 func (r *dispatching) server(ctx context.Context, canned int) (*server, error) {
 	if r.opts.Path == "combined" {
 		e, err := r.d.engine(ctx, maxConns(r.opts.Path, r.opts.Workers), nil)
@@ -310,6 +317,7 @@ func (r *dispatching) server(ctx context.Context, canned int) (*server, error) {
 	return r.d.apart(ctx, serverOptions{MaxConns: conns, Canned: canned, HTTP: r.opts.Path == "http"})
 }
 
+// worker returns a worker of a side, which takes jobs by the path of the options.
 func (r *dispatching) worker(ctx context.Context, s *side) (worker, error) {
 	if s == r.base {
 		return r.d.baselineWorker(ctx)
@@ -325,7 +333,7 @@ func (r *dispatching) worker(ctx context.Context, s *side) (worker, error) {
 	return nil, fmt.Errorf("there is no path %q", r.opts.Path)
 }
 
-// maxConns is how many connections a server has for its workers: by HTTP as many as by default.
+// maxConns returns the size of the server's pool: with HTTP the default, else enough for all workers.
 func maxConns(path string, workers int) int {
 	if path == "http" {
 		return 16
@@ -333,7 +341,8 @@ func maxConns(path string, workers int) int {
 	return max(16, workers)
 }
 
-// warm loads jobs by a guess, and lets each side have a short slice that does not count and says how much a slice takes.
+// warm loads as many jobs as a guess says, and runs a short slice of each side that does not count. It
+// shows how many jobs a slice takes.
 func (r *dispatching) warm(ctx context.Context) error {
 	guess := 12_000.0
 	if r.opts.Batch > 1 {
@@ -357,7 +366,7 @@ func (r *dispatching) warm(ctx context.Context) error {
 	return nil
 }
 
-// round is a slice of each side. It does not count if a backlog ran dry.
+// round runs a slice of each side. It does not count if a backlog ran dry.
 func (r *dispatching) round(ctx context.Context, done int) (counts bool, err error) {
 	step := func() { r.env.progress("measuring", int64(done), int64(r.opts.Slices)) }
 	step()
@@ -367,7 +376,7 @@ func (r *dispatching) round(ctx context.Context, done int) (counts bool, err err
 		}
 	}
 	step()
-	// Who goes first takes turns, too.
+	// The sides take turns in going first.
 	got := map[*side]*spell{}
 	for i := range r.sides {
 		s := r.sides[(i+done)%len(r.sides)]
@@ -376,7 +385,7 @@ func (r *dispatching) round(ctx context.Context, done int) (counts bool, err err
 		}
 	}
 	if got[r.ours].dry || got[r.base].dry {
-		// It was faster than ever before, and the slice ended early. The next one is prepared for that.
+		// The side was faster than ever before, so the slice ended early. More jobs are loaded for the next.
 		r.env.log.Debug("the backlog ran dry; the slice is repeated", "ours", got[r.ours].rate(), "baseline", got[r.base].rate())
 		return false, nil
 	}
@@ -386,6 +395,7 @@ func (r *dispatching) round(ctx context.Context, done int) (counts bool, err err
 	return true, nil
 }
 
+// result computes the figures of the run from its slices.
 func (r *dispatching) result(ctx context.Context) (*DispatchResult, error) {
 	ours, base := r.ours, r.base
 	result := &DispatchResult{
@@ -429,7 +439,7 @@ func (r *dispatching) result(ctx context.Context) (*DispatchResult, error) {
 	return result, err
 }
 
-// Ceiling is what the same server and the same clients reach without a database.
+// Ceiling holds the rate that the same server and the same clients reach without a database.
 type Ceiling struct {
 	JobsPerSecond *float64  `json:"http_ceiling_jobs_per_second,omitempty"`
 	Ratio         *float64  `json:"http_ceiling_ratio,omitempty"`
@@ -442,7 +452,8 @@ func ceilingOf(ours, ceiling []float64) Ceiling {
 	return Ceiling{&rate, &ratio, &interval}
 }
 
-// ratios of slices that were measured side by side, their median, and where it lies.
+// ratios returns the ratios of slices that were measured in the same round, their median, and its
+// confidence interval.
 func ratios(ours, base []float64) ([]float64, float64, Interval) {
 	all := make([]float64, len(ours))
 	for i := range ours {

@@ -20,7 +20,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
-// engine is what `ojs-pg serve` runs, in this process.
+// engine holds the parts of a server that `ojs-pg serve` runs, in this process.
 type engine struct {
 	db       *pg.DB
 	log      *slog.Logger
@@ -30,7 +30,8 @@ type engine struct {
 	stop     func() error
 }
 
-// engine opens the database as a server does. canned takes the database's place for jobs, if it is set.
+// engine opens the database as a server does, and makes its listener and Dispatcher. If canned is not
+// nil, the Dispatcher hands out the jobs that it returns instead of asking the database.
 func (d *database) engine(ctx context.Context, maxConns int, canned func(count int) []sqlcgen.OjsJob) (*engine, error) {
 	db, err := pg.Open(ctx, pg.Config{URL: d.service, Role: d.role, MaxConns: int32(maxConns), AppName: "ojs-bench"})
 	if err != nil {
@@ -54,23 +55,25 @@ func (d *database) engine(ctx context.Context, maxConns int, canned func(count i
 	return e, nil
 }
 
-// stopQuietly is for those whose figures do not depend on how it ends.
+// stopQuietly stops the engine and logs an error, for callers whose figures do not depend on its end.
 func (e *engine) stopQuietly() {
 	if err := e.stop(); err != nil {
 		e.log.Warn("the server did not stop in good order", "error", err)
 	}
 }
 
-// clock is what a server does beside its requests.
+// clock runs the server's clock until stop is called.
 func (e *engine) clock(ctx context.Context) (stop func()) {
 	return beside(ctx, sched.New(e.db, e.listener, e.log, 0).Run)
 }
 
-// upkeep is what a server does beside its requests and its clock: finished jobs leave after their retention.
+// upkeep runs the server's upkeep, which drops finished jobs after their retention, until stop is
+// called.
 func (e *engine) upkeep(ctx context.Context) (stop func()) {
 	return beside(ctx, sched.NewUpkeep(e.db, e.listener, e.log).Run)
 }
 
+// beside runs a function in a goroutine. stop ends its context and waits until it has returned.
 func beside(ctx context.Context, run func(context.Context)) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
@@ -81,7 +84,7 @@ func beside(ctx context.Context, run func(context.Context)) (stop func()) {
 	}
 }
 
-// serve answers HTTP on the loopback interface. keys: it asks for API keys.
+// serve starts to answer HTTP on the loopback interface. keys says that it asks for API keys.
 func (e *engine) serve(ctx context.Context, keys bool) error {
 	var config net.ListenConfig
 	socket, err := config.Listen(ctx, "tcp", "127.0.0.1:0")
@@ -103,7 +106,8 @@ func (e *engine) serve(ctx context.Context, keys bool) error {
 	return nil
 }
 
-// worker calls the engine as a handler does. Tenants become numbers by tenants.
+// worker returns a worker that calls the Dispatcher as a handler does. tenants maps the tenant of a job
+// to its number.
 func (e *engine) worker(queues []string, tenants map[string]int32) worker {
 	return &engineWorker{dispatch: e.dispatch, queues: queues, tenants: tenants}
 }
@@ -134,7 +138,7 @@ func (w *engineWorker) fetch(ctx context.Context, name string, count int) ([]job
 	return jobs, nil
 }
 
-// ack ends what was fetched last.
+// ack acknowledges the jobs of the last fetch.
 func (w *engineWorker) ack(ctx context.Context, jobs []job) error {
 	done := w.dispatch.Settle(ctx, w.end, false)
 	for i := range done {
@@ -150,7 +154,7 @@ func (w *engineWorker) ack(ctx context.Context, jobs []job) error {
 
 func (w *engineWorker) close() {}
 
-// cannedOf is canned, or nil for no bytes.
+// cannedOf returns canned(argsBytes), or nil if argsBytes is 0.
 func cannedOf(argsBytes int) func(count int) []sqlcgen.OjsJob {
 	if argsBytes == 0 {
 		return nil
@@ -158,7 +162,8 @@ func cannedOf(argsBytes int) func(count int) []sqlcgen.OjsJob {
 	return canned(argsBytes)
 }
 
-// canned makes jobs like those that are loaded, for a server without a database. They are the same ones again and again.
+// canned returns a function that makes jobs like those that a benchmark loads, for a server without a
+// database. It returns the same jobs each time.
 func canned(argsBytes int) func(count int) []sqlcgen.OjsJob {
 	args := makeArgs(argsBytes)
 	at := time.Now().UTC()

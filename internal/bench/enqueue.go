@@ -13,15 +13,15 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// EnqueueOptions say what Enqueue measures.
+// EnqueueOptions holds the parameters of Enqueue.
 type EnqueueOptions struct {
 	Load
 	Producers int
 	Tenants   int
 	Path      string // sql or http
-	Keys      bool   // also measures a server that asks for API keys, with Path http
-	Limits    bool   // tenants with limits to the same without, instead of the baseline
-	Hogs      int    // busy processes beside
+	Keys      bool   // with Path http: also measures a server that asks for API keys
+	Limits    bool   // compares tenants with limits to the same without, instead of the baseline
+	Hogs      int    // busy processes that run meanwhile
 }
 
 // EnqueueResult is one run of Enqueue.
@@ -102,6 +102,7 @@ func (p *sqlProducer) enqueue(ctx context.Context, tenant string, args []string)
 
 func (p *sqlProducer) close() { _ = p.conn.Close(context.Background()) }
 
+// callOne returns the parameters of a statement for one job, callMany those for several.
 func callOne(_ *sqlProducer, tenant string, args []string) []any {
 	return []any{tenant, queue, args[0]}
 }
@@ -121,7 +122,8 @@ func callJSON(p *sqlProducer, tenant string, args []string) []any {
 	return []any{tenant, p.buf}
 }
 
-// The ways to enqueue, for one job and for several. All return the ids, and all run as the role of a server.
+// The statements of producers, for one job and for several. All return the ids, and all run as the
+// role of a server.
 var (
 	functionWay = [2]sqlProducer{
 		{sql: "select (ojs.enqueue('bench.job', $3, $2, p_tenant => $1)).id", call: callOne},
@@ -132,6 +134,7 @@ var (
 	bareWay = [2]sqlProducer{insertInto("ojs_bench.bare", false), insertInto("ojs_bench.bare", true)}
 )
 
+// insertInto returns a producer that inserts into a table, one row or many in a statement.
 func insertInto(table string, many bool) sqlProducer {
 	into := "insert into " + table + " (tenant_id, type, queue, args) "
 	if many {
@@ -170,12 +173,12 @@ func (p *httpProducer) enqueue(ctx context.Context, tenant string, args []string
 	return err
 }
 
-// way is one of those that take turns.
+// way is one method of enqueueing that is measured, with its producers. The ways take turns.
 type way struct {
 	name      string
-	server    *server // nil: none
-	clock     bool    // of the server runs meanwhile
-	limits    string  // of the tenants while it runs; empty: as they are
+	server    *server // nil if it needs none
+	clock     bool    // the clock of the server runs meanwhile
+	limits    string  // limits that tenants get before it runs; empty: not changed
 	producers []producer
 
 	rates, walPerJob []float64
@@ -230,7 +233,7 @@ func Enqueue(ctx context.Context, env *Env, opts EnqueueOptions) (_ *EnqueueResu
 	for done := range opts.Slices {
 		env.progress("measuring", int64(done), int64(opts.Slices))
 		if r.sinceReset > 2_000_000 {
-			// Tables of a size that nobody looks at do not make the figures better, only the disk fuller.
+			// Larger tables would not change the figures, and would only fill the disk.
 			if err := d.reset(ctx); err != nil {
 				return nil, err
 			}
@@ -241,7 +244,7 @@ func Enqueue(ctx context.Context, env *Env, opts EnqueueOptions) (_ *EnqueueResu
 			}
 			r.sinceReset = 0
 		}
-		// Who goes first takes turns.
+		// The ways take turns in going first.
 		for i := range r.ways {
 			if err := r.slice(ctx, r.ways[(i+done)%len(r.ways)], opts.length(), true); err != nil {
 				return nil, err
@@ -264,7 +267,7 @@ func (r *enqueuing) close() error {
 	return errors.Join(errs...)
 }
 
-// serve starts a server, in a process of its own.
+// serve starts a server in a child.
 func (r *enqueuing) serve(ctx context.Context, opts serverOptions) (*server, error) {
 	s, err := r.d.apart(ctx, opts)
 	if err != nil {
@@ -274,7 +277,7 @@ func (r *enqueuing) serve(ctx context.Context, opts serverOptions) (*server, err
 	return s, nil
 }
 
-// openSQL makes the ways of producers that speak SQL. The server is there for its clock.
+// openSQL makes the ways of producers that speak SQL. Of the server only the clock is used.
 func (r *enqueuing) openSQL(ctx context.Context) error {
 	server, err := r.serve(ctx, serverOptions{MaxConns: 16})
 	if err != nil {
@@ -292,7 +295,7 @@ func (r *enqueuing) openSQL(ctx context.Context) error {
 	return r.addSQL(ctx, "json", server, jsonWay)
 }
 
-// openHTTP makes the way over HTTP, and the same without a database.
+// openHTTP makes the way over HTTP, and the same way without a database.
 func (r *enqueuing) openHTTP(ctx context.Context) error {
 	type serving struct {
 		name  string
@@ -323,6 +326,7 @@ func (r *enqueuing) openHTTP(ctx context.Context) error {
 	return nil
 }
 
+// addHTTP adds a way over HTTP. keys are the API keys of the tenants, or nil.
 func (r *enqueuing) addHTTP(name string, server *server, clock bool, keys map[string]string) {
 	w := &way{name: name, server: server, clock: clock}
 	r.ways = append(r.ways, w)
@@ -331,13 +335,13 @@ func (r *enqueuing) addHTTP(name string, server *server, clock bool, keys map[st
 	}
 }
 
-// Limits that nobody comes near.
+// Limits that no tenant reaches.
 const (
 	wideLimits = `{"max_queue_depth": 1000000000, "max_enqueue_rate": {"limit": 1000000000, "period": "PT1S"}}`
 	noLimits   = `{"max_queue_depth": null, "max_enqueue_rate": null}`
 )
 
-// openLimits makes the same way twice, for tenants that have limits and, as the baseline, in a deployment that has none.
+// openLimits makes the same way twice: with limits of the tenants and, as the baseline, without any.
 func (r *enqueuing) openLimits(ctx context.Context) error {
 	server, err := r.serve(ctx, serverOptions{MaxConns: 16, HTTP: r.opts.Path == "http"})
 	if err != nil {
@@ -354,6 +358,7 @@ func (r *enqueuing) openLimits(ctx context.Context) error {
 	return nil
 }
 
+// addSQL adds a way in SQL. what holds a producer of single jobs and one of several.
 func (r *enqueuing) addSQL(ctx context.Context, name string, server *server, what [2]sqlProducer) error {
 	w := &way{name: name, server: server, clock: server != nil}
 	r.ways = append(r.ways, w)
@@ -369,7 +374,7 @@ func (r *enqueuing) addSQL(ctx context.Context, name string, server *server, wha
 	return nil
 }
 
-// slice lets the producers of a way enqueue for some time.
+// slice lets the producers of a way enqueue for a time. counts says that its figures are kept.
 func (r *enqueuing) slice(ctx context.Context, w *way, length time.Duration, counts bool) error {
 	stopHogs, err := r.env.hogs(ctx, r.opts.Hogs)
 	if err != nil {
@@ -412,6 +417,7 @@ func (r *enqueuing) slice(ctx context.Context, w *way, length time.Duration, cou
 	return nil
 }
 
+// result computes the figures of the run from its slices.
 func (r *enqueuing) result(ctx context.Context) (*EnqueueResult, error) {
 	opts, ours, bare := r.opts, r.ways[0], r.ways[len(r.ways)-1]
 	result := &EnqueueResult{
@@ -444,7 +450,7 @@ func (r *enqueuing) result(ctx context.Context) (*EnqueueResult, error) {
 	return result, err
 }
 
-// produce lets producers enqueue until the time is over.
+// produce lets producers enqueue until the time is over, and returns what they have done.
 func produce(
 	ctx context.Context, producers []producer, tenants, args []string, batch int, length time.Duration,
 ) (jobs int64, elapsed time.Duration, calls times, err error) {

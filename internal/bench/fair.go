@@ -10,9 +10,10 @@ import (
 	"slices"
 )
 
-// fluid is the ideal that the dispatch sequence is compared with: a server that works for all tenants with work at once, by weight, and
-// has done as many jobs in sum as were dispatched. A tenant is done there when as much was done for it as it has jobs. It knows nothing
-// of how the database chooses; it only follows what was dispatched. Tenants are numbers.
+// fluid is the ideal with which the sequence of dispatches is compared: a server that works for all
+// tenants with work at once, by weight, and has done as many jobs in sum as were dispatched. It has
+// finished a tenant when it has done as many jobs for it as the tenant has. It does not know how the
+// database chooses; it only follows the sequence. Tenants are numbers.
 type fluid struct {
 	weight  []float64
 	backlog []int64   // jobs not dispatched
@@ -26,6 +27,7 @@ type fluid struct {
 	ends    ends // tenants with work, the next to be done first
 }
 
+// newFluid returns an ideal without jobs for tenants of the given weights.
 func newFluid(weights []float64) *fluid {
 	n := len(weights)
 	return &fluid{
@@ -34,6 +36,7 @@ func newFluid(weights []float64) *fluid {
 	}
 }
 
+// arrive adds jobs of a tenant.
 func (f *fluid) arrive(tenant int, jobs int64) {
 	if jobs <= 0 {
 		return
@@ -51,7 +54,7 @@ func (f *fluid) arrive(tenant int, jobs int64) {
 	heap.Push(&f.ends, end{f.until[tenant], tenant})
 }
 
-// ideal is the number of jobs that were due to a tenant so far.
+// ideal returns the number of jobs that were due to a tenant so far.
 func (f *fluid) ideal(tenant int) float64 {
 	if !f.working[tenant] {
 		return f.base[tenant]
@@ -59,11 +62,12 @@ func (f *fluid) ideal(tenant int) float64 {
 	return f.base[tenant] + f.weight[tenant]*(f.v-f.since[tenant])
 }
 
-// lag is the number of jobs a tenant is owed; negative: it is ahead.
+// lag returns the number of jobs by which a tenant is behind the ideal; negative: ahead of it.
 func (f *fluid) lag(tenant int) float64 { return f.ideal(tenant) - float64(f.served[tenant]) }
 
-// dispatch follows one job, and returns the largest |lag| of its tenant before and after. Between two jobs of its own a tenant's lag only
-// grows, so no other moment has to be looked at, except the end.
+// dispatch follows one job, and returns the larger |lag| of its tenant, of that before and that after
+// the job. Between two of its jobs the lag of a tenant only grows, so these moments and the end are all
+// that has to be judged.
 func (f *fluid) dispatch(tenant int) (float64, error) {
 	if f.backlog[tenant] == 0 {
 		return 0, fmt.Errorf("a job was dispatched of tenant %d, which should have none", tenant)
@@ -95,7 +99,7 @@ func (f *fluid) dispatch(tenant int) (float64, error) {
 	return worst, nil
 }
 
-// worst is the largest |lag| at this moment.
+// worst returns the largest |lag| of all tenants at this moment.
 func (f *fluid) worst() float64 {
 	worst := 0.0
 	for tenant, jobs := range f.backlog {
@@ -106,7 +110,7 @@ func (f *fluid) worst() float64 {
 	return worst
 }
 
-// end is when the ideal is done with a tenant.
+// end is the v at which the ideal has finished a tenant.
 type end struct {
 	at     float64
 	tenant int
@@ -124,21 +128,22 @@ func (e *ends) Pop() any {
 	return last
 }
 
-// dispatched is one job in the order of dispatch: whose it was, in which response it went out, and when, in microseconds. Times do not
-// fall.
+// dispatched is one job in the order of dispatch: its tenant, its response, and its time in
+// microseconds. Times do not decrease.
 type dispatched struct {
 	tenant, response int32
 	at               int64
 }
 
-// stretch is a time without arrivals: first these jobs came, then those were dispatched, in this order, in so many responses.
+// stretch is a time without arrivals: jobs arrive, and then jobs are dispatched, in this order, in a
+// number of responses.
 type stretch struct {
 	arrived   []int64
 	sequence  []dispatched
 	responses int
 }
 
-// Fairness is how far a dispatch sequence was from the fluid ideal.
+// Fairness holds how far a sequence of dispatches was from the fluid ideal.
 type Fairness struct {
 	// ShareErrorPP is the largest difference over tenants between the share of all dispatches that a tenant had and the share that was
 	// due to it, in percentage points.
@@ -149,12 +154,12 @@ type Fairness struct {
 	MaxLagQuanta float64 `json:"max_lag_quanta"`
 	// ResponseShareError is the largest |served - due| of a tenant within one response, in jobs.
 	ResponseShareError float64 `json:"response_share_error"`
-	// Dispatches and Windows say what that was judged on.
+	// Dispatches and Windows are the numbers of jobs and of seconds that were judged.
 	Dispatches int64 `json:"dispatches_judged"`
 	Windows    int   `json:"seconds_judged"`
 }
 
-// judge follows the sequence twice: once from job to job, once with a second behind.
+// judge follows the sequence twice: once from job to job, and once with windows of a second.
 func judge(weights []float64, stretches []stretch) (Fairness, error) {
 	var fair Fairness
 	f := newFluid(weights)
@@ -197,8 +202,9 @@ func judge(weights []float64, stretches []stretch) (Fairness, error) {
 	return fair, nil
 }
 
-// answer is what one response held so far. Its jobs need not follow each other in the sequence: callers who take from a run queue at
-// the same time take turns there. What was due to a tenant in it is what its own jobs were worth, to all tenants by weight.
+// answer holds the jobs of one response so far. Its jobs need not follow each other in the sequence,
+// because callers that fetch at the same time take turns in it. Each of its jobs counts as work that
+// was due to all tenants, by weight.
 type answer struct {
 	asked  int     // jobs that are still to come
 	due    float64 // per unit of weight
@@ -212,6 +218,8 @@ type servedTenant struct {
 	due    float64 // per unit of weight, when it left
 }
 
+// add notes one job of the response. step is the work per unit of weight that the job is worth, and left
+// says that it was the last job of its tenant.
 func (a *answer) add(tenant int32, step float64, left bool) {
 	a.asked--
 	a.due += step
@@ -224,7 +232,7 @@ func (a *answer) add(tenant int32, step float64, left bool) {
 	a.served[at].left, a.served[at].due = left, a.due
 }
 
-// worst is the largest |served - due| of a tenant in the response.
+// worst returns the largest |served - due| of a tenant in the response.
 func (a *answer) worst(f *fluid) float64 {
 	worst := 0.0
 	for tenant, weight := range f.weight {
@@ -242,8 +250,10 @@ func (a *answer) worst(f *fluid) float64 {
 	return worst
 }
 
-// judgeWindows moves two copies of the ideal through the sequence, the second one window behind, beginning at each decision in turn. A
-// window that does not fit into its stretch is left out; where none fits, each stretch is one, and their number is returned as 0.
+// judgeWindows judges every window of the given width that begins with a decision. It moves two copies
+// of the ideal through the sequence, the second one window behind the first. A window that does not
+// fit into its stretch is left out. If none fits, each stretch is one window, and it returns 0 for
+// their number.
 func judgeWindows(weights []float64, stretches []stretch, width int64) (worst float64, windows int, err error) {
 	compare := func(from, to *fluid) float64 {
 		var dispatched int64
@@ -291,14 +301,14 @@ func judgeWindows(weights []float64, stretches []stretch, width int64) (worst fl
 	return worst, windows, nil
 }
 
-// turn is a job of the journal.
+// turn is a job in the journal.
 type turn struct {
 	n int64
 	dispatched
 }
 
-// inTurn puts jobs in the order of their turns. Their times are those at which they were handed out, and who takes from a run queue may
-// be overtaken; a job belongs to the time of those before it.
+// inTurn sorts jobs by their turns. Their times are those at which they were handed out, which may be
+// in another order: a caller may be overtaken. A job gets no earlier time than the jobs before it.
 func inTurn(turns []turn) []dispatched {
 	slices.SortFunc(turns, func(a, b turn) int { return cmp.Compare(a.n, b.n) })
 	sequence := make([]dispatched, len(turns))

@@ -10,25 +10,28 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// What the benchmarks know of the journal of the schema is in this file, so that a change of its tables is a change of this file.
+// This file holds all that the benchmarks know about the journal of the schema, so that a change of its
+// tables changes only this file.
 
-// Statements that read which jobs were handed out of the queue $2 after the transaction $1: whose each was, when, in microseconds, its id,
-// and its place in the order.
+// Statements that read the jobs handed out of the queue $2 after the transaction $1: tenant, time in
+// microseconds, id, and number in the order.
 const (
 	// Decisions are serial, and the journal numbers them.
 	order = `
 		select g.tenant_id, (extract(epoch from l.at) * 1000000)::bigint, g.id, l.turn + g.n
 		from ojs.lease l cross join lateral unnest(l.ids, l.tenants) with ordinality g(id, tenant_id, n)
 		where l.xid > $1::xid8 and l.queue = $2`
-	// Workers of the baseline decide at the same time. Each job notes when it was taken. All that were taken have been acknowledged.
+	// Workers of the baseline decide at the same time. Each job notes when it was taken. All jobs that
+	// were taken have been acknowledged.
 	baselineOrder = `
 		select j.tenant_id, (extract(epoch from j.started_at) * 1000000)::bigint, j.id, row_number() over (order by j.started_at, j.seq)
 		from ojs_bench.job j
 		where age(j.xmin) < age($1::xid8::xid) and j.queue = $2 and j.state = 'completed'`
 )
 
-// sequence reads in which order the jobs were dispatched that were handed out after a transaction, and finds each in the response that
-// held it. A job that is in one and not in the other is an error.
+// sequence returns the jobs that were handed out after a transaction, in the order of dispatch, each
+// with the response that held it. It fails if a job is in the journal and in no response, or in a
+// response and not in the journal.
 func (d *database) sequence(
 	ctx context.Context, order, mark string, tenants map[string]int32, responses [][][16]byte,
 ) ([]dispatched, error) {

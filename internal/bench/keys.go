@@ -7,7 +7,8 @@ import (
 	"fmt"
 )
 
-// Authentication is what API keys cost: the same server and producers, with a key for each tenant, to those without.
+// Authentication holds the cost of API keys: ratios of the same server and producers with a key for each
+// tenant to those without keys.
 type Authentication struct {
 	KeyRatio       *float64  `json:"auth_ratio,omitempty"` // jobs per second
 	KeyCPU         *CPU      `json:"auth_cpu_us_per_job,omitempty"`
@@ -16,7 +17,7 @@ type Authentication struct {
 	SliceKeyRatios []float64 `json:"slice_auth_cpu_ratios,omitempty"`
 }
 
-// authenticationOf compares slices that were measured side by side.
+// authenticationOf compares slices that were measured in the same rounds.
 func authenticationOf(keyed, open *way) (a Authentication) {
 	_, rate, _ := ratios(keyed.rates, open.rates)
 	a.KeyRatio, a.KeyCPU = &rate, cpuOf(keyed.efforts)
@@ -27,7 +28,7 @@ func authenticationOf(keyed, open *way) (a Authentication) {
 	return a
 }
 
-// serverOf is the second part of each.
+// serverOf returns the processor times of the server.
 func serverOf(efforts []effort) []float64 {
 	all := make([]float64, len(efforts))
 	for i, e := range efforts {
@@ -36,7 +37,7 @@ func serverOf(efforts []effort) []float64 {
 	return all
 }
 
-// giveKeys makes the tenants' API keys, anew where a reset has removed those that there were.
+// giveKeys makes the tenants' API keys. It makes them again after a reset, which removes them.
 func (r *enqueuing) giveKeys(ctx context.Context) error {
 	for _, tenant := range r.tenants {
 		var secret string

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// LightOptions say what Light measures.
+// LightOptions holds the parameters of Light.
 type LightOptions struct {
 	Rate      float64 // jobs per second
 	Workers   int     // that wait
@@ -38,8 +38,8 @@ type LightResult struct {
 	Settings       Settings `json:"settings"`
 }
 
-// Light measures what a job costs, and how long it takes to reach a worker, where workers wait most of the time: nothing is shared with
-// other jobs then, neither statements nor commits nor the work of the clock.
+// Light measures the cost of a job, and the time until it reaches a worker, while workers wait most of
+// the time: a job then shares no statement, no commit and no tick with other jobs.
 func Light(ctx context.Context, env *Env, opts LightOptions) (_ *LightResult, err error) {
 	d, err := env.database(ctx, "ojs_bench")
 	if err != nil {
@@ -106,7 +106,8 @@ type light struct {
 	started  chan time.Duration // how long each job was on its way to a worker
 }
 
-// work waits for jobs, one at a time. The first of the args of a job says when it was sent.
+// work fetches jobs one at a time, waits for them, and acknowledges them. The first of the args of a
+// job is the time at which it was sent.
 func (l *light) work(ctx context.Context, address, name string) error {
 	w := &httpWorker{httpClient: newHTTPClient(address), wait: longWait}
 	defer w.close()
@@ -158,7 +159,7 @@ func (l *light) run(ctx context.Context, jobs int) (all times, err error) {
 	return all, context.Cause(ctx)
 }
 
-// send enqueues jobs at random times, so that no rhythm of the server fits to them.
+// send enqueues jobs at random times, so that they do not align with timers of the server.
 func (l *light) send(ctx context.Context, jobs int) error {
 	for n, next := 0, time.Now(); n < jobs; n++ {
 		l.d.env.progress("jobs now and then", int64(n), int64(jobs))

@@ -13,20 +13,22 @@ import (
 )
 
 const (
-	// Jobs per statement while loading.
+	// loadChunk is the number of jobs per statement while loading.
 	loadChunk = 50_000
-	// Different payloads; the database could compress, but no better than it would real ones.
+	// payloads is the number of different payloads: so many that the database compresses them no better
+	// than real ones.
 	payloads = 64
 )
 
-// loader puts a backlog into a table, set-based, as a superuser: in larger pieces than any producer would, but through the same triggers.
+// loader puts a backlog into a table with few large statements, as a superuser. The same triggers fire
+// as for a producer.
 type loader struct {
 	conn    *pgx.Conn
 	table   string
 	payload []string
 }
 
-// loader for ojs.job, or for the baseline.
+// loader returns a loader for ojs.job, or for the baseline's table.
 func (d *database) loader(ctx context.Context, table string, argsBytes int) (*loader, error) {
 	conn, err := connectAs(ctx, d.admin, "")
 	if err != nil {
@@ -35,7 +37,8 @@ func (d *database) loader(ctx context.Context, table string, argsBytes int) (*lo
 	return &loader{conn: conn, table: table, payload: makeArgs(argsBytes)}, nil
 }
 
-// sql adds jobs of the tenants $1, $2 of each, with columns more than those that every job has.
+// sql returns a statement that adds jobs of the tenants $1, $2 jobs of each. columns and values are
+// columns in addition to those that every job has.
 func (l *loader) sql(columns, values string) string {
 	return `
 		insert into ` + l.table + ` (tenant_id, type, queue, args` + columns + `)
@@ -44,7 +47,7 @@ func (l *loader) sql(columns, values string) string {
 		order by g.i::float8 / t.jobs, t.tenant`
 }
 
-// loadAt adds jobs with ids that were made at an instant, all by one statement.
+// loadAt adds jobs with one statement. Their ids are those of jobs made at an instant.
 func (l *loader) loadAt(ctx context.Context, tenants []string, jobs []int64, at time.Time) error {
 	sql := l.sql(", id", ", (left(ojs._id_at($5)::text, 14) || '7' || substr(gen_random_uuid()::text, 16))::uuid")
 	if _, err := l.conn.Exec(ctx, sql, tenants, jobs, l.payload, queue, at); err != nil {
@@ -55,7 +58,7 @@ func (l *loader) loadAt(ctx context.Context, tenants []string, jobs []int64, at 
 
 func (l *loader) close() { _ = l.conn.Close(context.Background()) }
 
-// load adds jobs for tenants, mixed evenly, and tells how many are done.
+// load adds jobs of tenants, mixed evenly, and calls done with the number of jobs after each statement.
 func (l *loader) load(ctx context.Context, tenants []string, jobs []int64, done func(int64)) error {
 	var total int64
 	for _, n := range jobs {
@@ -67,7 +70,7 @@ func (l *loader) load(ctx context.Context, tenants []string, jobs []int64, done 
 		var names []string
 		var counts []int32
 		for i, n := range jobs {
-			// What falls to this chunk of evenly divided jobs.
+			// The share of this chunk, if the jobs are divided evenly.
 			if part := n*(c+1)/chunks - n*c/chunks; part > 0 {
 				names, counts = append(names, tenants[i]), append(counts, int32(part))
 				loaded += part
@@ -83,7 +86,8 @@ func (l *loader) load(ctx context.Context, tenants []string, jobs []int64, done 
 	return nil
 }
 
-// loadWhole adds jobs for many tenants, all jobs of a tenant by one statement, so that the journal has as few rows as it can.
+// loadWhole adds jobs of many tenants, all jobs of a tenant with one statement, so that the journal has
+// as few rows as possible.
 func (l *loader) loadWhole(ctx context.Context, tenants []string, jobs []int64, done func(int64)) error {
 	loaded := int64(0)
 	for first := 0; first < len(tenants); {
@@ -101,7 +105,7 @@ func (l *loader) loadWhole(ctx context.Context, tenants []string, jobs []int64, 
 	return nil
 }
 
-// makeArgs returns JSON arrays of a size in bytes, filled with what does not compress well.
+// makeArgs returns JSON arrays of a size in bytes, filled with text that does not compress well.
 func makeArgs(size int) []string {
 	random := rand.New(rand.NewPCG(1, uint64(size)))
 	out := make([]string, payloads)

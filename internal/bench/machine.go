@@ -13,7 +13,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Machine is where a figure was measured. Server and clients share it unless the database is elsewhere.
+// Machine describes the machine of the benchmark. The database is on it too, unless its URL names
+// another one.
 type Machine struct {
 	CPU        string  `json:"cpu"`
 	CPUs       int     `json:"cpus"`
@@ -26,9 +27,10 @@ type Machine struct {
 	OwnServer bool `json:"own_server"`
 }
 
-// Settings are those of the server that matter, and all that are not the default.
+// Settings holds PostgreSQL settings: those that matter, and all that are not the default.
 type Settings map[string]string
 
+// describe returns the machine and the settings of PostgreSQL, for the result.
 func (e *Env) describe(ctx context.Context, d *database) (Machine, Settings, error) {
 	m := Machine{
 		CPU: field("/proc/cpuinfo", "model name"), CPUs: runtime.NumCPU(), OS: runtime.GOOS + "/" + runtime.GOARCH + kernel(),
@@ -64,7 +66,7 @@ func (e *Env) describe(ctx context.Context, d *database) (Machine, Settings, err
 	return m, all, nil
 }
 
-// field is the first value of a key in one of the kernel's lists; empty where there are none.
+// field returns the first value of a key in a file of /proc; empty on systems without it.
 func field(path, key string) string {
 	file, err := os.Open(path)
 	if err != nil {
@@ -80,6 +82,7 @@ func field(path, key string) string {
 	return ""
 }
 
+// kernel returns the release of the kernel after a space, or "" if it is not known.
 func kernel() string {
 	raw, err := os.ReadFile("/proc/sys/kernel/osrelease")
 	if err != nil {

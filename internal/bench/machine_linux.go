@@ -5,7 +5,8 @@ import (
 	"syscall"
 )
 
-// filesystem names the kind of disk behind a directory: on one in memory, a durable commit costs nothing and no figure means anything.
+// filesystem returns the kind of file system of a directory. On one in memory a durable commit costs
+// nothing, and no figure means anything.
 func filesystem(dir string) string {
 	var stat syscall.Statfs_t
 	if err := syscall.Statfs(dir, &stat); err != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 )
 
-// MixedOptions say what Mixed measures. Percentages are of jobs or of attempts.
+// MixedOptions holds the parameters of Mixed. Percentages are of jobs or of attempts.
 type MixedOptions struct {
 	Load      // Seconds of the whole; Slices does not count
 	Producers int
@@ -32,11 +32,11 @@ type MixedOptions struct {
 	Retention float64 // seconds that finished jobs stay
 }
 
-// MixedMinute is one minute, or a tenth of a short run.
+// MixedMinute holds the figures of one minute, or of a fifth of a short run (MixedOptions.part).
 type MixedMinute struct {
 	JobsPerSecond float64 `json:"completed_jobs_per_second"`
-	// What this process and PostgreSQL computed, for each of them: it grows with the work, and hardly with what else the machine does.
-	// Null where nobody knows.
+	// CPUms is the processor time of this process and PostgreSQL for each completed job. It grows with the
+	// work, and hardly with other load of the machine. Null if it is not known.
 	CPUms        *float64 `json:"cpu_ms_per_completed_job"`
 	Enqueued     int64    `json:"enqueued"`
 	Completed    int64    `json:"completed"`
@@ -49,7 +49,8 @@ type MixedMinute struct {
 	OpenJobs     float64  `json:"open_jobs"`
 	Bytes        float64  `json:"bytes"`
 	BytesPerJob  float64  `json:"bytes_per_retained_job"`
-	// Where they are, at the end of it: tables with indexes and wide values, all partitions of jobs together.
+	// BytesByTable holds the sizes at the end of the minute: tables with indexes and wide values, all
+	// partitions of jobs together.
 	BytesByTable map[string]int64 `json:"bytes_by_table"`
 }
 
@@ -79,11 +80,11 @@ type MixedResult struct {
 	Settings         Settings      `json:"settings"`
 }
 
-// part is how long those parts are that are compared: a minute, or a fifth of a short run.
+// part returns the length of the parts that are compared: a minute, or a fifth of a short run.
 func (o MixedOptions) part() time.Duration { return min(time.Minute, o.length()/5) }
 
 const (
-	mixedLease  = 5 * time.Second  // how soon a lost worker's job comes back
+	mixedLease  = 5 * time.Second  // after which the job of a lost worker comes back
 	mixedAhead  = 10 * time.Second // how far ahead jobs are scheduled at most
 	mixedPerTxn = 100              // jobs that a producer enqueues at once
 )
@@ -92,7 +93,7 @@ const (
 type mixedPart struct {
 	enqueued, completed, failed, lost, cancelled, discarded, refused atomic.Int64
 
-	// Written by who looks at the database, alone.
+	// Only the goroutine that calls look writes these.
 	retained, open, bytes []float64
 	byTable               map[string]int64
 	cpu                   time.Duration // computed since the beginning, at the end of the part
@@ -105,11 +106,12 @@ type mix struct {
 	people population
 	begun  time.Time
 	parts  []*mixedPart
-	spare  mixedPart    // for what happens after the last
+	spare  mixedPart    // counts what happens after the last part
 	open   atomic.Int64 // jobs that have not ended
 	cpu    time.Duration
 }
 
+// part returns the part that counts what happens now.
 func (m *mix) part() *mixedPart {
 	if at := int(time.Since(m.begun) / m.opts.part()); at < len(m.parts) {
 		return m.parts[at]
@@ -117,7 +119,8 @@ func (m *mix) part() *mixedPart {
 	return &m.spare
 }
 
-// Mixed measures whether throughput decays or the database grows while everything happens that can happen to jobs.
+// Mixed measures whether throughput decays or the database grows while jobs are enqueued, scheduled,
+// completed, failed, cancelled and lost.
 func Mixed(ctx context.Context, env *Env, opts MixedOptions) (*MixedResult, error) {
 	d, err := env.database(ctx, "ojs_bench")
 	if err != nil {
@@ -133,7 +136,8 @@ func Mixed(ctx context.Context, env *Env, opts MixedOptions) (*MixedResult, erro
 	if err := d.exec(ctx, retain, opts.Retention); err != nil {
 		return nil, fmt.Errorf("configure the retention: %w", err)
 	}
-	// The partition for the jobs to come is cut while there are none, as in a database that has been running for a while.
+	// The partition for future jobs is cut while there are no jobs, as in a database that has been in use
+	// for a while.
 	for more := true; more; {
 		if err := d.control.QueryRow(ctx, "select (u).task is not null from ojs.upkeep() u").Scan(&more); err != nil {
 			return nil, fmt.Errorf("prepare partitions: %w", err)
@@ -184,6 +188,7 @@ func mean(values []float64) float64 {
 	return sum / float64(len(values))
 }
 
+// run lets producers and workers work until the time is over, and measures the database meanwhile.
 func (m *mix) run(ctx context.Context, d *database) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -238,15 +243,15 @@ func (m *mix) run(ctx context.Context, d *database) error {
 			return context.Cause(ctx)
 		case <-time.After(time.Until(next)):
 		}
-		// The last look of a part belongs to it.
+		// The last measurement of a part is taken at its end and belongs to it.
 		if err := m.look(ctx, d, m.parts[min(int((next.Sub(m.begun)-1)/m.opts.part()), len(m.parts)-1)]); err != nil {
 			return err
 		}
 	}
 }
 
-// produce enqueues, and rests while enough jobs are open, so that the rate is that of the workers and of what promotes, takes back and
-// drops.
+// produce enqueues jobs, and pauses while enough jobs are open, so that the rate is that of the workers,
+// the clock and the upkeep.
 func (m *mix) produce(ctx context.Context, conn *pgx.Conn, n int) error {
 	random := rand.New(rand.NewPCG(uint64(n), 1))
 	payload := makeArgs(m.opts.ArgsBytes)
@@ -289,7 +294,7 @@ func (m *mix) produce(ctx context.Context, conn *pgx.Conn, n int) error {
 		}
 		m.part().enqueued.Add(int64(len(ids)))
 		m.open.Add(int64(len(ids)))
-		// Those of the transaction before: some are scheduled, most wait, some run or have ended.
+		// Jobs of the transaction before: some are scheduled, most wait, some run or have ended.
 		if err := m.cancel(ctx, conn, unwanted); err != nil {
 			return err
 		}
@@ -302,6 +307,7 @@ func (m *mix) produce(ctx context.Context, conn *pgx.Conn, n int) error {
 	}
 }
 
+// cancel cancels jobs, and counts those that it cancelled.
 func (m *mix) cancel(ctx context.Context, conn *pgx.Conn, ids []string) error {
 	if len(ids) == 0 {
 		return nil
@@ -323,14 +329,15 @@ func (m *mix) cancel(ctx context.Context, conn *pgx.Conn, ids []string) error {
 	return nil
 }
 
-// isConflict tells that a job has ended, or is another's.
+// isConflict reports whether an acknowledgement was refused because the job has ended, or is held under
+// another lease.
 func isConflict(err error) bool {
 	var known *pg.Error
 	var failure *pgconn.PgError
 	return errors.As(err, &known) && known.SQLState == "OJ409" || errors.As(err, &failure) && failure.Code == "OJ409"
 }
 
-// work takes jobs once and ends them, but for those whose worker is lost.
+// work fetches jobs once and ends their attempts, but for those whose worker is to be lost.
 func (m *mix) work(ctx context.Context, d *dispatch.Dispatcher, name string) error {
 	got, err := d.Fetch(ctx, dispatch.Fetch{
 		Queues: []string{queue}, Count: m.opts.Batch, WorkerID: name,
@@ -373,8 +380,8 @@ func (m *mix) work(ctx context.Context, d *dispatch.Dispatcher, name string) err
 	return nil
 }
 
-// look measures the database, and sets right how many jobs are open: a job may also end by running out of attempts in the hands of lost
-// workers.
+// look measures the database, and corrects the number of open jobs: a job also ends when it runs out of
+// attempts because its workers are lost, which no worker counts.
 func (m *mix) look(ctx context.Context, d *database, part *mixedPart) error {
 	believed := m.open.Load()
 	var retained, open, bytes int64

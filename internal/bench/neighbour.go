@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// NeighbourOptions say what Neighbour measures.
+// NeighbourOptions holds the parameters of Neighbour.
 type NeighbourOptions struct {
 	Workers   int
 	Batch     int
@@ -57,7 +57,8 @@ type NeighbourResult struct {
 
 const calmQueue = "bench-calm"
 
-// Neighbour measures what a tenant of few jobs suffers from one of a million in the same queue.
+// Neighbour measures how long jobs of a small tenant wait while a neighbour has a million jobs in the
+// same queue, compared with a queue that only the small tenant uses.
 func Neighbour(ctx context.Context, env *Env, opts NeighbourOptions) (*NeighbourResult, error) {
 	d, err := env.database(ctx, "ojs_bench")
 	if err != nil {
@@ -83,6 +84,7 @@ func Neighbour(ctx context.Context, env *Env, opts NeighbourOptions) (*Neighbour
 	return n.result(ctx)
 }
 
+// loadBig loads the backlog of the neighbour.
 func (d *database) loadBig(ctx context.Context, opts NeighbourOptions) error {
 	loader, err := d.loader(ctx, "ojs.job", opts.ArgsBytes)
 	if err != nil {
@@ -107,11 +109,12 @@ type neighbours struct {
 
 	mu      sync.Mutex
 	started map[[16]byte]time.Time // jobs of the small tenant that a worker has
-	// What the small tenant committed: in the queue of the neighbour, and in the calm one.
+	// The jobs that the small tenant has committed: in the queue of the neighbour, and in the calm one.
 	committed [2]map[[16]byte]time.Time
 }
 
-// run lets workers, the flood and the small tenant work until the latter has sent its samples and a worker has them all.
+// run lets workers, the flood and the small tenant work until the small tenant has sent its samples and
+// workers have got all of them.
 func (n *neighbours) run(ctx context.Context, engine *engine) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	n.fail = func(what string, err error) {
@@ -136,7 +139,8 @@ func (n *neighbours) run(ctx context.Context, engine *engine) error {
 		}
 		working.Go(func() { n.flood(ctx, conn) })
 	}
-	// The small tenant sends to both queues at the same time, so that both suffer the same machine.
+	// The small tenant sends to both queues at the same time, so that the load of the machine is the same
+	// for both.
 	for arm, name := range []string{queue, calmQueue} {
 		conn, err := n.d.connect(ctx)
 		if err != nil {
@@ -152,7 +156,7 @@ func (n *neighbours) run(ctx context.Context, engine *engine) error {
 	return context.Cause(ctx)
 }
 
-// pauseUntil is false when the run is over.
+// pauseUntil waits until a time, and returns true. It returns false at once when the run is over.
 func (n *neighbours) pauseUntil(ctx context.Context, at time.Time) bool {
 	select {
 	case <-n.over:
@@ -164,7 +168,8 @@ func (n *neighbours) pauseUntil(ctx context.Context, at time.Time) bool {
 	}
 }
 
-// work fetches and acknowledges, by the clock if a rate is given: each fetch then brings so much work that all workers are busy with it.
+// work fetches and acknowledges jobs. If a rate is given, it pauses after each fetch for as long as the
+// jobs would keep a worker of that rate busy.
 func (n *neighbours) work(ctx context.Context, w worker, number int) {
 	busy := time.Duration(0)
 	if n.opts.Consume > 0 {
@@ -189,14 +194,14 @@ func (n *neighbours) work(ctx context.Context, w worker, number int) {
 			time.Sleep(time.Millisecond)
 		}
 		n.consumed.Add(int64(len(jobs)))
-		// A worker that falls behind does not hurry afterwards.
+		// A worker that is late does not catch up.
 		if next = next.Add(busy); next.Before(at) {
 			next = at
 		}
 	}
 }
 
-// note keeps when jobs of the small tenant were handed out.
+// note keeps the times at which jobs of the small tenant were handed out.
 func (n *neighbours) note(jobs []job, at time.Time) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -207,7 +212,7 @@ func (n *neighbours) note(jobs []job, at time.Time) {
 	}
 }
 
-// flood enqueues for the neighbour, by the clock.
+// flood enqueues jobs of the neighbour at a fixed rate.
 func (n *neighbours) flood(ctx context.Context, conn *pgx.Conn) {
 	way := functionWay[1]
 	way.conn = conn
@@ -228,7 +233,8 @@ func (n *neighbours) flood(ctx context.Context, conn *pgx.Conn) {
 	}
 }
 
-// send enqueues the samples of the small tenant into one queue, at random times, so that no rhythm of the server fits to them.
+// send enqueues the samples of the small tenant into one queue, at random times, so that they do not
+// align with timers of the server.
 func (n *neighbours) send(ctx context.Context, conn *pgx.Conn, arm int, queue string) {
 	defer conn.Close(context.Background())
 	args := makeArgs(n.opts.ArgsBytes)
@@ -261,6 +267,7 @@ func (n *neighbours) awaitStarts(ctx context.Context) {
 	}
 }
 
+// result computes the figures of the run.
 func (n *neighbours) result(ctx context.Context) (*NeighbourResult, error) {
 	var latencies [2]times
 	for arm := range n.committed {

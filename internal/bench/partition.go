@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// oldJobs is how many jobs each partition but the newest is to hold.
+// oldJobs is the number of jobs in each partition but the newest.
 const oldJobs = 2000
 
-// cut makes ojs.job consist of so many partitions, and returns an instant within each but the newest, in which all jobs to come will
-// lie. Cuts are a second apart, which is as close as they can be.
+// cut divides ojs.job into a number of partitions. It returns an instant within each but the newest,
+// which will hold all later jobs. Cuts are a second apart, the least distance that is possible.
 func (d *database) cut(ctx context.Context, partitions int) ([]time.Time, error) {
 	if d.env.own == nil {
 		return nil, errors.New("a cut of the job table cannot be taken back, so partitions need a PostgreSQL that is started here")
@@ -52,8 +52,9 @@ func (d *database) cut(ctx context.Context, partitions int) ([]time.Time, error)
 	return within, nil
 }
 
-// age gives ours a past: partitions of jobs that are dispatched and acknowledged before anything is measured, as the baseline's are.
-// What is left of them, less than a response for each worker, is dispatched first later.
+// age gives ojs.job older partitions, with jobs that are dispatched and acknowledged before anything is
+// measured, as on the baseline. Less than a response for each worker is left of them, and is dispatched
+// first later.
 func (r *dispatching) age(ctx context.Context) error {
 	within, err := r.d.cut(ctx, r.opts.Partitions)
 	if err != nil {

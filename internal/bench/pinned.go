@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// PinnedOptions say what Pinned measures.
+// PinnedOptions holds the parameters of Pinned.
 type PinnedOptions struct {
 	Load      // Seconds of each of the three runs; Slices does not count
 	Producers int
@@ -23,7 +23,7 @@ type PinnedOptions struct {
 	Baseline  string // Unfair or Fair
 }
 
-// PinnedRun is one of the three runs.
+// PinnedRun holds the figures of one of the three runs.
 type PinnedRun struct {
 	LastOverFirst float64   `json:"last_over_first"`
 	JobsPerSecond float64   `json:"jobs_per_second"`
@@ -59,7 +59,8 @@ type PinnedResult struct {
 	Settings              Settings  `json:"settings"`
 }
 
-// part is how long the first and the last part are that are compared: a minute, or a fifth of a short run.
+// part returns the length of the first and the last part, which are compared: a minute, or a fifth of a
+// short run.
 func (o PinnedOptions) part() time.Duration { return min(time.Minute, o.length()/5) }
 
 // Pinned measures whether throughput decays while an old transaction keeps every dead row version from being removed.
@@ -100,7 +101,8 @@ func Pinned(ctx context.Context, env *Env, opts PinnedOptions) (*PinnedResult, e
 	return r, err
 }
 
-// pin opens a transaction that sees the database as it is now, and has an id of its own: nothing that dies from now on can be vacuumed.
+// pin opens a transaction that has a snapshot and an id: no row version that dies from now on can be
+// vacuumed.
 func (d *database) pin(ctx context.Context) (*pgx.Conn, error) {
 	conn, err := pgx.Connect(ctx, d.admin)
 	if err != nil {
@@ -128,8 +130,8 @@ type pinning struct {
 	waiting atomic.Int64
 }
 
-// pinned produces and consumes at the same time. Producers rest while enough jobs wait, so that the rate is that of the workers, and
-// the backlog neither runs dry nor grows.
+// pinned produces and consumes at the same time. Producers pause while enough jobs wait, so that the
+// rate is that of the workers, and the backlog neither runs dry nor grows.
 func (d *database) pinned(
 	ctx context.Context, opts PinnedOptions, people population, step string, ours, pinned bool,
 ) (run PinnedRun, err error) {
@@ -153,7 +155,7 @@ func (d *database) pinned(
 		return run, err
 	}
 
-	// Producers stop with their context; an insert that is under way then is of no interest.
+	// Producers stop with their context. The outcome of an insert that is under way then does not matter.
 	producing, stop := context.WithCancel(ctx)
 	var running, consuming sync.WaitGroup
 	defer running.Wait()
@@ -193,7 +195,7 @@ func (d *database) pinned(
 	return p.sum(ctx, elapsed)
 }
 
-// watch says how far it is, until it is done.
+// watch reports progress until done is closed.
 func (d *database) watch(step string, begun time.Time, length time.Duration, done <-chan struct{}) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
@@ -229,7 +231,7 @@ func (p *pinning) load(ctx context.Context) error {
 	return p.d.analyzeBaseline(ctx)
 }
 
-// workers are those of a server, which runs until they are stopped, or of the baseline.
+// workers returns workers of a server, which runs until stop is called, or of the baseline.
 func (p *pinning) workers(ctx context.Context) (workers []worker, stop func(), err error) {
 	stop = func() {
 		for _, w := range workers {
@@ -261,6 +263,7 @@ func (p *pinning) workers(ctx context.Context) (workers []worker, stop func(), e
 	return workers, stop, p.people.configure(ctx, p.d)
 }
 
+// producer returns a producer for ojs-pg or for the baseline, with a connection of its own.
 func (p *pinning) producer(ctx context.Context) (producer, error) {
 	way := insertInto("ojs_bench.job", true)
 	if p.ours {
@@ -322,6 +325,7 @@ func (p *pinning) consume(ctx context.Context, w worker, number int) error {
 	return nil
 }
 
+// sum computes the figures of the run from its parts.
 func (p *pinning) sum(ctx context.Context, elapsed time.Duration) (run PinnedRun, err error) {
 	part := p.opts.part().Seconds()
 	for i := range p.parts {
@@ -338,7 +342,7 @@ func (p *pinning) sum(ctx context.Context, elapsed time.Duration) (run PinnedRun
 	return run, nil
 }
 
-// next spreads transactions over tenants by their shares.
+// next returns the tenant of transaction n. Tenants get transactions by their shares.
 func (p population) next(n int) string {
 	at := float64(n*7919%1000) / 1000
 	for i, share := range p.shares {

@@ -8,18 +8,18 @@ import (
 	"time"
 )
 
-// CPU is the time of processors per job, in microseconds: the median of the slices.
+// CPU holds the processor time per job in microseconds: the median of the slices.
 type CPU struct {
-	// PostgreSQL is that of all of its processes, those that have ended included.
+	// PostgreSQL is the time of all of its processes, also of those that have ended.
 	PostgreSQL float64 `json:"postgresql"`
-	// Server is that of the Go server, where one takes part.
+	// Server is the time of the Go server; null if the side has none.
 	Server *float64 `json:"server"`
-	// Client is that of the process that workers and producers are in; null where the server is in the same one, and the two cannot be
-	// told apart.
+	// Client is the time of the process of workers and producers; null if the server is in the same
+	// process, because the two cannot be told apart.
 	Client *float64 `json:"client"`
 }
 
-// String is for people.
+// String returns the times as text, for tables.
 func (c CPU) String() string {
 	text := fmt.Sprintf("PostgreSQL %v", c.PostgreSQL)
 	if c.Server != nil {
@@ -31,21 +31,22 @@ func (c CPU) String() string {
 	return text
 }
 
-// Processors is what ours and the baseline need of the processors. All of it is null where nobody knows: with a PostgreSQL that was not
-// started here, and on other systems than Linux.
+// Processors holds the processor times of ojs-pg and of the baseline. All are null if they are not
+// known: with a PostgreSQL that was not started here, and on systems other than Linux.
 type Processors struct {
 	CPU            *CPU      `json:"cpu_us_per_job"`
 	BaselineCPU    *CPU      `json:"baseline_cpu_us_per_job"`
-	CPURatio       *float64  `json:"cpu_ratio"` // of PostgreSQL's, ours to the baseline's
+	CPURatio       *float64  `json:"cpu_ratio"` // of PostgreSQL, ojs-pg to the baseline
 	CPUInterval    *Interval `json:"cpu_interval"`
 	SliceCPURatios []float64 `json:"slice_cpu_ratios"`
 }
 
-// effort is time of processors in microseconds. NaN is what nobody knows.
+// effort is processor time in microseconds. NaN: it is not known.
 type effort struct{ postgresql, server, client float64 }
 
-// effort is what was computed up to now. Where the server is in this process, all that this process does counts as the server's: the
-// callers are goroutines of it. server is nil for a side that has none.
+// effort returns the processor times up to now. If the server is in this process, all the time of this
+// process counts as the server's: its callers are goroutines of the process. server is nil for a side
+// that has none.
 func (e *Env) effort(server *server) effort {
 	us := func(d time.Duration, known bool) float64 {
 		if !known {
@@ -64,13 +65,13 @@ func (e *Env) effort(server *server) effort {
 	return now
 }
 
-// since is what was computed from another moment on, for each of so many jobs.
+// since returns the processor time since another moment, divided by a number of jobs.
 func (e effort) since(before effort, jobs int64) effort {
 	n := float64(jobs)
 	return effort{(e.postgresql - before.postgresql) / n, (e.server - before.server) / n, (e.client - before.client) / n}
 }
 
-// postgresqlOf is the first part of each.
+// postgresqlOf returns the processor times of PostgreSQL.
 func postgresqlOf(efforts []effort) []float64 {
 	all := make([]float64, len(efforts))
 	for i, e := range efforts {
@@ -79,7 +80,7 @@ func postgresqlOf(efforts []effort) []float64 {
 	return all
 }
 
-// cpuOf is the median of slices, nil if nobody knows.
+// cpuOf returns the medians of slices, or nil if the times are not known.
 func cpuOf(efforts []effort) *CPU {
 	part := func(of func(effort) float64) *float64 {
 		all := make([]float64, len(efforts))
@@ -99,7 +100,7 @@ func cpuOf(efforts []effort) *CPU {
 	return &CPU{*postgresql, part(func(e effort) float64 { return e.server }), part(func(e effort) float64 { return e.client })}
 }
 
-// processorsOf compares slices that were measured side by side.
+// processorsOf compares slices that were measured in the same rounds.
 func processorsOf(ours, base []effort) Processors {
 	p := Processors{CPU: cpuOf(ours), BaselineCPU: cpuOf(base)}
 	if p.CPU == nil || p.BaselineCPU == nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/jobrow"
 )
 
-// ScaleOptions say what Scale measures: the large and the small one of each pair.
+// ScaleOptions holds the parameters of Scale: the large and the small value of each pair.
 type ScaleOptions struct {
 	Jobs, FewJobs       int
 	Tenants, FewTenants int
@@ -24,7 +24,7 @@ type ScaleOptions struct {
 	ArgsBytes           int
 }
 
-// Jobs that the fetches of one measurement take.
+// taken returns the number of jobs that the fetches of one measurement take.
 func (o ScaleOptions) taken() int {
 	sum := 0
 	for _, count := range scaleCounts {
@@ -33,7 +33,8 @@ func (o ScaleOptions) taken() int {
 	return (o.Samples + scaleWarm) * sum * 2
 }
 
-// Check finds out whether there is enough to fetch.
+// Check fails if the fetches would take more than half of the jobs of the small database: a database
+// that is nearly empty in the end is not what the options say.
 func (o ScaleOptions) Check() error {
 	if o.taken() > o.FewJobs/2 {
 		return fmt.Errorf("%d samples take %d jobs, more than half of %d: take fewer samples, or more jobs",
@@ -44,12 +45,13 @@ func (o ScaleOptions) Check() error {
 
 var scaleCounts = []int{1, 10}
 
-// Fetches before the first that counts: the first ones fold what was loaded.
+// scaleWarm is the number of fetches before the first that counts. They take the loaded jobs into the
+// state of fairness, which takes longer than a fetch.
 const scaleWarm = 10
 
-// ScalePair is one comparison of two databases on the same server.
+// ScalePair compares two databases on the same server.
 type ScalePair struct {
-	// P50 by call and count, of the large and of the small one, and their quotient.
+	// The P50 of fetches by call and count, in the large and in the small database, and their quotient.
 	LargeP50ms map[string]float64 `json:"large_p50_ms"`
 	SmallP50ms map[string]float64 `json:"small_p50_ms"`
 	Ratios     map[string]float64 `json:"ratios"`
@@ -59,7 +61,7 @@ type ScalePair struct {
 	SmallBytes int64              `json:"small_disk_bytes"`
 }
 
-// worst is the largest of the ratios.
+// worst returns the largest of the ratios.
 func (p ScalePair) worst() float64 {
 	worst := 0.0
 	for _, r := range p.Ratios {
@@ -90,7 +92,7 @@ type ScaleResult struct {
 	Settings         Settings  `json:"settings"`
 }
 
-// Scale measures whether a fetch takes longer when there is more of something.
+// Scale measures whether a fetch takes longer with more jobs, more tenants, or more idle tenants.
 func Scale(ctx context.Context, env *Env, opts ScaleOptions) (*ScaleResult, error) {
 	s := &scaling{env: env, opts: opts}
 	var err error
@@ -139,7 +141,8 @@ type scaling struct {
 	loading      time.Duration
 }
 
-// fillJobs makes ten million jobs beside ten thousand, of the same few tenants.
+// fillJobs fills the large database with ten million jobs and the small one with ten thousand, of the
+// same few tenants.
 func (s *scaling) fillJobs(ctx context.Context) error {
 	if err := s.fill(ctx, s.large, s.opts.FewTenants, s.opts.Jobs); err != nil {
 		return err
@@ -147,7 +150,8 @@ func (s *scaling) fillJobs(ctx context.Context) error {
 	return s.fill(ctx, s.small, s.opts.FewTenants, s.opts.FewJobs)
 }
 
-// fillTenants makes a hundred thousand tenants with work beside ten, with as many jobs in sum.
+// fillTenants fills the large database with jobs of a hundred thousand tenants and the small one with
+// as many jobs of ten.
 func (s *scaling) fillTenants(ctx context.Context) error {
 	jobs := max(10*s.opts.Tenants, s.opts.FewJobs)
 	if err := s.fill(ctx, s.large, s.opts.Tenants, jobs); err != nil {
@@ -156,7 +160,8 @@ func (s *scaling) fillTenants(ctx context.Context) error {
 	return s.fill(ctx, s.small, s.opts.FewTenants, jobs)
 }
 
-// fillIdleTenants makes a hundred thousand tenants that have had work, ten of which have some now, beside those ten alone.
+// fillIdleTenants gives both databases ten tenants with work, and the large one a hundred thousand
+// tenants in all, the others of which have had work before.
 func (s *scaling) fillIdleTenants(ctx context.Context) error {
 	for d, tenants := range map[*database]int{s.large: s.opts.Tenants, s.small: s.opts.FewTenants} {
 		if err := s.fill(ctx, d, tenants, tenants); err != nil {
@@ -172,7 +177,7 @@ func (s *scaling) fillIdleTenants(ctx context.Context) error {
 	return nil
 }
 
-// fill adds jobs, evenly of tenants.
+// fill adds jobs, the same number for each tenant.
 func (s *scaling) fill(ctx context.Context, d *database, tenants, jobs int) error {
 	begun := time.Now()
 	l, err := d.loader(ctx, "ojs.job", s.opts.ArgsBytes)
@@ -195,7 +200,7 @@ func (s *scaling) fill(ctx context.Context, d *database, tenants, jobs int) erro
 	return err
 }
 
-// drain hands out and completes every job, and configures the tenants they were of.
+// drain hands out and completes every job, and configures their tenants.
 func (d *database) drain(ctx context.Context, jobs int) error {
 	conn, err := d.connect(ctx)
 	if err != nil {
@@ -226,7 +231,7 @@ func (d *database) drain(ctx context.Context, jobs int) error {
 	return nil
 }
 
-// compare fetches from both databases in turns.
+// compare fetches from the two databases in alternation.
 func (s *scaling) compare(ctx context.Context, what string) (ScalePair, error) {
 	p := ScalePair{
 		LargeP50ms: map[string]float64{}, SmallP50ms: map[string]float64{}, Ratios: map[string]float64{},
@@ -277,8 +282,9 @@ func (s *scaling) compare(ctx context.Context, what string) (ScalePair, error) {
 	return p, nil
 }
 
-// settled vacuums, as autovacuum will have done, but now and not in the middle of what is measured; it tells the size in bytes, and
-// returns a session that does not wait for the flush of the log, which takes as long in both databases and would hide a difference.
+// settled vacuums the database, so that autovacuum does not do it during the measurement, and sets size
+// to its bytes. It returns a session that does not wait for the flush of the log, which takes equally
+// long in both databases and would hide a difference.
 func (d *database) settled(ctx context.Context, size *int64) (*pgx.Conn, error) {
 	if err := d.exec(ctx, "vacuum analyze"); err != nil {
 		return nil, fmt.Errorf("vacuum: %w", err)
@@ -296,7 +302,8 @@ func (d *database) settled(ctx context.Context, size *int64) (*pgx.Conn, error) 
 	return conn, nil
 }
 
-// fetchCalls are the functions that fetch, by name; $1 is the queue, $2 how many, $3 the worker.
+// fetchCalls returns the statements that fetch, by name. $1 is the queue, $2 the number of jobs, $3 the
+// worker.
 func fetchCalls(ctx context.Context, conn *pgx.Conn) (map[string]string, error) {
 	calls := map[string]string{"fetch": "ojs.fetch(array[$1], $2, $3)"}
 	var combined bool
@@ -309,7 +316,8 @@ func fetchCalls(ctx context.Context, conn *pgx.Conn) (map[string]string, error) 
 	return calls, nil
 }
 
-// timeFetch fetches jobs, which must be there, and acknowledges them; only the fetch is timed.
+// timeFetch fetches jobs and acknowledges them, and returns the time of the fetch. It fails if it gets
+// fewer than it asked for.
 func timeFetch(ctx context.Context, conn *pgx.Conn, call string, count int) (time.Duration, error) {
 	begun := time.Now()
 	jobs, err := queryJobs(ctx, conn, count, nil, "select "+jobrow.Columns+" from "+call, queue, count, "bench")

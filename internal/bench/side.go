@@ -12,13 +12,14 @@ import (
 	"time"
 )
 
-// side is one of those that take turns in Dispatch.
+// side is what Dispatch compares: ojs-pg, a baseline, or ojs-pg without a database. The sides take
+// turns.
 type side struct {
-	server    *server // nil: none
+	server    *server // nil if it needs none
 	workers   []worker
 	producers []producer
 	loader    *loader
-	backlog   []int64 // by tenant; of a side without an order only the sum counts
+	backlog   []int64 // jobs by tenant; without order only their sum is right
 	rate      float64 // jobs/s seen so far, to know how much to load
 
 	rates, live, walPerJob []float64
@@ -26,9 +27,10 @@ type side struct {
 	fetches                times
 	short                  int64
 	stretches              []stretch
-	order                  string // what reads its sequence; empty: nobody judges it
+	order                  string // statement that reads its sequence; empty: it is not judged
 }
 
+// total returns the number of jobs in the backlog.
 func (s *side) total() int64 {
 	var n int64
 	for _, jobs := range s.backlog {
@@ -53,7 +55,7 @@ func (s *side) close() error {
 	return nil
 }
 
-// count keeps the figures of a slice.
+// count adds the figures of a slice to those of the side.
 func (s *side) count(got *spell) {
 	s.rates = append(s.rates, got.rate())
 	s.live = append(s.live, float64(got.added)/got.elapsed.Seconds())
@@ -63,7 +65,7 @@ func (s *side) count(got *spell) {
 	s.short += got.short
 }
 
-// slice lets the workers of a side work for some time, and keeps account of its backlog.
+// slice lets the workers of a side work for some time, and updates its backlog.
 func (r *dispatching) slice(ctx context.Context, s *side, length time.Duration) (*spell, error) {
 	from, mark, err := r.d.wal(ctx)
 	if err != nil {
@@ -107,7 +109,8 @@ func (r *dispatching) slice(ctx context.Context, s *side, length time.Duration) 
 	return got, nil
 }
 
-// drive is the measured part of a slice: workers, producers, and the clock of our server. arrived is what producers added, by tenant.
+// drive runs the measured part of a slice: workers, producers, and the clock of our server. arrived is
+// the number of jobs that producers added, by tenant.
 func (r *dispatching) drive(ctx context.Context, s *side, length time.Duration) (got *spell, arrived []int64, err error) {
 	rest := func() error { return nil }
 	if s == r.ours {
@@ -127,8 +130,9 @@ func (r *dispatching) drive(ctx context.Context, s *side, length time.Duration) 
 	return got, arrived, errors.Join(err, rest())
 }
 
-// enough is how many jobs may be taken of a side that is judged and has producers, so that no tenant's own runs out: the judge takes what
-// came during a slice for there from its beginning. Workers may go past it by what each has asked for.
+// enough returns the number of jobs that may be taken in a slice of a side that is judged and has
+// producers, so that no tenant runs out of jobs: the judgement counts jobs that came during a slice as
+// there from its beginning. Workers may exceed it by the jobs that each has asked for. 0: no bound.
 func (s *side) enough(people population, opts DispatchOptions) int64 {
 	if s.order == "" || len(s.producers) == 0 {
 		return 0
@@ -140,8 +144,9 @@ func (s *side) enough(people population, opts DispatchOptions) int64 {
 	return int64(enough) - int64(opts.Workers*opts.Batch)
 }
 
-// enqueueBeside lets producers enqueue a job for each one that is taken, until they are stopped: so both sides enqueue at the rate at
-// which they dispatch, and no backlog grows by more than a call of each producer. Where producers are slower than workers, it shrinks.
+// enqueueBeside starts producers, which enqueue a job for each one that workers take, until stop is
+// called. So both sides enqueue at the rate at which they dispatch, and no backlog grows by more than
+// one call of each producer. If producers are slower than workers, it shrinks.
 func (r *dispatching) enqueueBeside(ctx context.Context, s *side, stock *stock) (stop func() (arrived []int64, err error)) {
 	var (
 		over    atomic.Bool
@@ -184,8 +189,8 @@ func (r *dispatching) enqueueBeside(ctx context.Context, s *side, stock *stock) 
 	}
 }
 
-// top fills a side's backlog up to half as much again as a slice has taken so far. Of tenants whose backlogs may not run dry, each is
-// filled up to its share; by Zipf's law small ones may.
+// top fills the backlog of a side up to one and a half times what a slice has taken so far. Tenants
+// whose backlogs must not run dry are filled up to their shares; small ones of Zipf's law may run dry.
 func (s *side) top(ctx context.Context, env *Env, people population, expected float64, load Load) error {
 	want := expected*1.5 + float64(4*load.Workers*load.Batch)
 	jobs := make([]int64, len(people.names))
@@ -218,7 +223,8 @@ func (s *side) top(ctx context.Context, env *Env, people population, expected fl
 	return nil
 }
 
-// wal is how much log the server has written, in bytes, and a transaction that is later than all before.
+// wal returns the bytes of log that the server has written, and a transaction that is later than all
+// transactions before.
 func (d *database) wal(ctx context.Context) (bytes int64, mark string, err error) {
 	err = d.control.QueryRow(ctx, `
 		select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint, pg_current_xact_id()::text`).Scan(&bytes, &mark)
@@ -228,7 +234,7 @@ func (d *database) wal(ctx context.Context) (bytes int64, mark string, err error
 	return bytes, mark, nil
 }
 
-// compare holds what was counted here against what the database says, so that no figure rests on jobs that were not handed out.
+// compare fails if the database has handed out another number of jobs than were counted here.
 func (d *database) compare(ctx context.Context, ours, base *side) error {
 	var available, held, baseAvailable, baseHeld int64
 	err := d.control.QueryRow(ctx, `

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// quantile of sorted values, between the two nearest; NaN of none.
+// quantile returns a quantile of sorted values, interpolated between the two nearest. It returns NaN if
+// there are none.
 func quantile(sorted []float64, q float64) float64 {
 	if len(sorted) == 0 {
 		return math.NaN()
@@ -25,15 +26,17 @@ func median(values []float64) float64 {
 	return quantile(slices.Sorted(slices.Values(values)), 0.5)
 }
 
-// Interval is where the median lies: between two of the slices themselves, whatever their distribution.
+// Interval is a confidence interval of the median. Its ends are values of slices, so it holds for any
+// distribution.
 type Interval struct {
 	Low        float64 `json:"low"`
 	High       float64 `json:"high"`
 	Confidence float64 `json:"confidence"`
 }
 
-// medianInterval takes the narrowest pair of order statistics, equally far from both ends, that holds the median with at least 95 %. Fewer
-// than six values cannot give as much: then it is the lowest and the highest, and the confidence says what that is worth.
+// medianInterval returns the narrowest pair of order statistics, equally far from both ends, that holds
+// the median with a probability of at least 95 %. Fewer than six values cannot give that much: then it
+// is the lowest and the highest value, with the confidence that they have.
 func medianInterval(values []float64) Interval {
 	sorted := slices.Sorted(slices.Values(values))
 	n := len(sorted)
@@ -58,7 +61,7 @@ func medianInterval(values []float64) Interval {
 	return Interval{round(sorted[k-1], 4), round(sorted[n-k], 4), round(max(0, 1-2*below(k)), 4)}
 }
 
-// round keeps a number of decimals that somebody can read.
+// round rounds to a number of decimals.
 func round(v float64, decimals int) float64 {
 	if math.IsNaN(v) || math.IsInf(v, 0) {
 		return 0
@@ -67,10 +70,10 @@ func round(v float64, decimals int) float64 {
 	return math.Round(v*scale) / scale
 }
 
-// times are latencies of one kind.
+// times holds latencies of one kind.
 type times []time.Duration
 
-// ms is a quantile in milliseconds.
+// ms returns a quantile in milliseconds.
 func (t times) ms(q float64) float64 {
 	sorted := make([]float64, len(t))
 	for i, d := range t {

@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// WakeupOptions say what Wakeup measures.
+// WakeupOptions holds the parameters of Wakeup.
 type WakeupOptions struct {
 	Samples     int
 	Workers     int     // that wait while nothing happens
@@ -41,14 +41,16 @@ type WakeupResult struct {
 
 const longWait = 60 * time.Second
 
-// Wakeup measures how long a commit takes to reach a worker who waits, and what waiting costs.
+// Wakeup measures the time from a commit until a worker that waits has the job, and the cost of
+// waiting.
 func Wakeup(ctx context.Context, env *Env, opts WakeupOptions) (_ *WakeupResult, err error) {
 	d, err := env.database(ctx, "ojs_bench")
 	if err != nil {
 		return nil, err
 	}
 	r := &WakeupResult{Benchmark: "wakeup", IdleWorkers: opts.Workers, IdleSeconds: opts.IdleSeconds}
-	// A server for each: a session tells its older transactions late, at its next, and they would count among those of waiting.
+	// Each measurement has a server of its own. A session reports its transactions late, with the next one;
+	// those of the first measurement would count in the second.
 	for _, measure := range []func(context.Context, *engine, WakeupOptions, *WakeupResult) error{d.wake, d.idle} {
 		if err := d.withServer(ctx, func(server *engine) error { return measure(ctx, server, opts, r) }); err != nil {
 			return nil, err
@@ -58,6 +60,7 @@ func Wakeup(ctx context.Context, env *Env, opts WakeupOptions) (_ *WakeupResult,
 	return r, err
 }
 
+// withServer calls do with a server that answers HTTP and ticks, and stops it afterwards.
 func (d *database) withServer(ctx context.Context, do func(*engine) error) (err error) {
 	server, err := d.engine(ctx, 16, nil)
 	if err != nil {
@@ -71,7 +74,8 @@ func (d *database) withServer(ctx context.Context, do func(*engine) error) (err 
 	return do(server)
 }
 
-// wake lets one worker wait, commits one job, and takes the time until the worker has it; again and again.
+// wake lets one worker wait, commits one job, and takes the time until the worker has it. It repeats
+// that for each sample.
 func (d *database) wake(ctx context.Context, server *engine, opts WakeupOptions, r *WakeupResult) error {
 	producer, err := d.connect(ctx)
 	if err != nil {
@@ -95,7 +99,7 @@ func (d *database) wake(ctx context.Context, server *engine, opts WakeupOptions,
 			jobs, err := w.fetch(ctx, "w", 1)
 			arrived <- arrival{jobs, time.Now(), err}
 		}()
-		// The request is there by then, and no rhythm of the server can fit to ours.
+		// A random pause: the request arrives meanwhile, and samples do not align with timers of the server.
 		select {
 		case <-time.After(4*time.Millisecond + rand.N(20*time.Millisecond)):
 		case got := <-arrived:
@@ -124,7 +128,7 @@ func (d *database) wake(ctx context.Context, server *engine, opts WakeupOptions,
 	return nil
 }
 
-// commitOne enqueues a job, and tells when COMMIT was sent and when it was answered.
+// commitOne enqueues a job, and returns the times at which COMMIT was sent and answered.
 func commitOne(ctx context.Context, conn *pgx.Conn, queue, tenant, args string) (begun, done time.Time, id [16]byte, err error) {
 	tx, err := conn.Begin(ctx)
 	if err != nil {
@@ -142,7 +146,7 @@ func commitOne(ctx context.Context, conn *pgx.Conn, queue, tenant, args string) 
 }
 
 const (
-	// The transactions of a session that has ended are on display after so long.
+	// PostgreSQL shows the transactions of a session that has ended after at most so long.
 	statisticsDelay   = 2 * time.Second
 	leaseDelay        = 35 * time.Second
 	registrationDelay = 5 * time.Second
@@ -156,7 +160,7 @@ type idling struct {
 	failed   chan error // of the workers that wait
 }
 
-// idle lets workers wait for nothing and looks at what that costs. No request begins or ends meanwhile.
+// idle lets workers wait without jobs and measures what that costs. No request begins or ends meanwhile.
 func (d *database) idle(ctx context.Context, server *engine, opts WakeupOptions, r *WakeupResult) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var waiting sync.WaitGroup
@@ -173,21 +177,22 @@ func (d *database) idle(ctx context.Context, server *engine, opts WakeupOptions,
 	if err := i.quiet(ctx); err != nil {
 		return err
 	}
-	// Until the clock has looked at the leases of the jobs before, which last 30 seconds.
+	// Until the clock has looked at the leases of the jobs before; leases last 30 seconds.
 	if err := i.pause(ctx, "settling", min(leaseDelay, 2*window)); err != nil {
 		return err
 	}
 	for range opts.Workers {
 		waiting.Go(func() { i.wait(ctx) })
 	}
-	// Until the polls are over that follow the registration of the first.
+	// Until the polls that follow the registration of the first request are over.
 	if err := i.pause(ctx, "settling", min(registrationDelay, window)); err != nil {
 		return err
 	}
 	return i.watch(ctx, window, r)
 }
 
-// quiet switches off autovacuum on a server of our own: its transactions would count as the server's.
+// quiet switches autovacuum off on a PostgreSQL that was started here: its transactions would count as
+// those of waiting.
 func (i *idling) quiet(ctx context.Context) error {
 	if i.d.env.own == nil {
 		return nil
@@ -200,7 +205,7 @@ func (i *idling) quiet(ctx context.Context) error {
 	return nil
 }
 
-// wait is a worker that is never given a job.
+// wait runs a worker that never gets a job.
 func (i *idling) wait(ctx context.Context) {
 	w := &httpWorker{httpClient: newHTTPClient(i.server.address), wait: longWait}
 	defer w.close()
@@ -212,7 +217,7 @@ func (i *idling) wait(ctx context.Context) {
 	}
 }
 
-// pause ends early with the error of a worker.
+// pause waits for a time. It ends early with an error if a worker fails.
 func (i *idling) pause(ctx context.Context, step string, length time.Duration) error {
 	end := time.Now().Add(length)
 	for left := length; left > 0; left = time.Until(end) {
@@ -228,7 +233,8 @@ func (i *idling) pause(ctx context.Context, step string, length time.Duration) e
 	return nil
 }
 
-// count is how many transactions there were up to now. A session tells late how many it had, but when it ends it does.
+// count returns the number of transactions up to now. It ends the server's sessions first, because a
+// session reports its transactions late, but at its end at the latest.
 func (i *idling) count(ctx context.Context) (int64, error) {
 	i.server.db.Pool().Reset()
 	if err := i.pause(ctx, "settling", statisticsDelay); err != nil {
@@ -237,7 +243,7 @@ func (i *idling) count(ctx context.Context) (int64, error) {
 	return i.d.transactions(ctx, i.onlooker)
 }
 
-// watch counts the transactions, and takes the processor time, of a window in which nothing happens.
+// watch counts the transactions and the processor time of a window in which no job comes.
 func (i *idling) watch(ctx context.Context, window time.Duration, r *WakeupResult) error {
 	before, err := i.count(ctx)
 	if err != nil {
@@ -266,7 +272,7 @@ func (i *idling) watch(ctx context.Context, window time.Duration, r *WakeupResul
 	return nil
 }
 
-// transactions is how many the database has seen, of all sessions.
+// transactions returns the number of transactions of all sessions in the database.
 func (d *database) transactions(ctx context.Context, conn *pgx.Conn) (int64, error) {
 	var n int64
 	err := conn.QueryRow(ctx, "select xact_commit + xact_rollback from pg_stat_database where datname = $1",

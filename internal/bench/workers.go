@@ -18,26 +18,27 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/jobrow"
 )
 
-// job is what a worker keeps of one.
+// job holds what a worker keeps of a job.
 type job struct {
 	id, lease [16]byte
 	tenant    int32
 	args      []byte
 }
 
-// worker takes jobs and says that they are done.
+// worker fetches and acknowledges jobs.
 type worker interface {
 	fetch(ctx context.Context, name string, count int) ([]job, error)
 	ack(ctx context.Context, jobs []job) error
 	close()
 }
 
-// sqlWorker is a client without any library of ours: a connection and two statements.
+// sqlWorker is a client that uses no code of ours: a connection and two statements.
 type sqlWorker struct {
 	conn    *pgx.Conn
 	tenants map[string]int32
 }
 
+// sqlWorker returns a worker that speaks SQL, with a connection of its own.
 func (d *database) sqlWorker(ctx context.Context, tenants map[string]int32) (worker, error) {
 	conn, err := d.connect(ctx)
 	if err != nil {
@@ -70,7 +71,7 @@ func (w *sqlWorker) ack(ctx context.Context, jobs []job) error {
 
 func (w *sqlWorker) close() { _ = w.conn.Close(context.Background()) }
 
-// appendJSON writes what an acknowledgement needs; key is what the receiver calls the id.
+// appendJSON appends the fields that an acknowledgement needs. key is the receiver's name for the id.
 func (j *job) appendJSON(b []byte, key string) []byte {
 	b = append(append(append(b, `{"`...), key...), `":"`...)
 	b = append(b, uuid.UUID(j.id).String()...)
@@ -79,7 +80,7 @@ func (j *job) appendJSON(b []byte, key string) []byte {
 	return append(b, `"}`...)
 }
 
-// spell is what workers did in one slice.
+// spell holds what workers did in one slice.
 type spell struct {
 	jobs      int64
 	elapsed   time.Duration
@@ -92,14 +93,16 @@ type spell struct {
 	effort    effort // per job
 }
 
-// stock is how many jobs wait while workers take them, as far as is known here.
+// stock counts the jobs that wait while workers take them, as far as this process knows. Workers and
+// producers share it.
 type stock struct {
 	loaded       int64
-	enough       int64 // as many may be taken before a tenant could have to wait for its producer; 0: nobody adds jobs
+	enough       int64 // so many may be taken before a tenant might have to wait for its producer; 0: no bound
 	added, taken atomic.Int64
 }
 
-// drive lets workers fetch and acknowledge until the time is over or the backlog is. judged: somebody asks who got what.
+// drive lets workers fetch and acknowledge until the time is over or the backlog is used up. judged
+// says that the ids of each response are kept.
 func drive(ctx context.Context, workers []worker, count int, stock *stock, length time.Duration, judged bool) (*spell, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -111,7 +114,7 @@ func drive(ctx context.Context, workers []worker, count int, stock *stock, lengt
 	)
 	begun := time.Now()
 	end := begun.Add(length)
-	// What others are about to take is not left for anybody.
+	// Jobs that other workers are about to take are not left for this one.
 	few := int64(count * len(workers))
 	for i, w := range workers {
 		running.Go(func() {
@@ -133,7 +136,7 @@ func drive(ctx context.Context, workers []worker, count int, stock *stock, lengt
 					} else {
 						own.short++
 					}
-					// Where the others have locked all jobs, asking again at once would take the processor from those that work.
+					// The other workers have all jobs locked. Asking again at once would take processor time from them.
 					if got == 0 {
 						time.Sleep(time.Millisecond)
 					}
@@ -156,7 +159,7 @@ func drive(ctx context.Context, workers []worker, count int, stock *stock, lengt
 	return total, ctx.Err()
 }
 
-// turn fetches once and acknowledges, and returns how many jobs it were.
+// turn fetches once, acknowledges the jobs, and returns their number.
 func (s *spell) turn(ctx context.Context, w worker, name string, count int, judged bool) (int, error) {
 	before := time.Now()
 	jobs, err := w.fetch(ctx, name, count)

@@ -10,8 +10,8 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// spellings are texts at the edges of what names a queue or a tenant, of at most so many bytes: each byte alone, first, in the middle and
-// last, and lengths around the limit.
+// spellings returns texts that are just valid or just invalid as the name of a queue or a tenant of at
+// most limit bytes: each byte alone, first, in the middle and last, and lengths around the limit.
 func spellings(limit int) []string {
 	all := []string{"", "_default", "_other", "_x", "_defaul", "_default2", "_Default", "_default\n", "x_other", "a..b", "a--b"}
 	for c := range 256 {
@@ -24,7 +24,7 @@ func spellings(limit int) []string {
 	return all
 }
 
-// edges are requests at the edges of what may be asked for.
+// edges returns requests that are just valid or just invalid.
 func edges() map[string][]Fetch {
 	all, q := map[string][]Fetch{}, []string{"q"}
 	add := func(kind string, f Fetch) { all[kind] = append(all[kind], f) }
@@ -60,7 +60,8 @@ func edges() map[string][]Fetch {
 	return all
 }
 
-// Requests that Fetch.acceptable lets pass share decisions. One that SQL refuses would have all of them decided one by one.
+// SQL accepts every request that Fetch.acceptable accepts. Such requests share decisions; if SQL refused
+// one, all of them would be decided one by one.
 func TestWhatIsAcceptableIsAcceptedBySQL(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -91,7 +92,7 @@ func TestWhatIsAcceptableIsAcceptedBySQL(t *testing.T) {
 	}
 }
 
-// Requests that ask for the same in other words share decisions.
+// Requests that ask for the same in different forms share decisions.
 func TestRequestsForTheSameAreEqual(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ one, other Fetch }{

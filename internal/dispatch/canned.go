@@ -6,9 +6,9 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
-// Can replaces the database, before the Dispatcher is used: a FETCH gets what jobs makes, every
-// settlement succeeds, and every job is accepted. A benchmark measures with it what everything else
-// costs.
+// Can replaces the database by canned answers: a FETCH gets the jobs that jobs makes, every
+// settlement succeeds, and every job is accepted. A benchmark measures with it the cost of
+// everything but the database. It must be called before the Dispatcher is used.
 func (d *Dispatcher) Can(jobs func(count int) []sqlcgen.OjsJob) {
 	d.send = statements{
 		fetch: func(_ context.Context, parts []*part) error {

@@ -33,7 +33,7 @@ type NewJob struct {
 	Tenant                 *string // nil: meta.tenant_id's, or the default tenant's
 }
 
-// QueueName is the queue of the job.
+// QueueName returns the name of the job's queue: "default" if the job names none.
 func (j *NewJob) QueueName() string {
 	if j.Queue == nil {
 		return "default"
@@ -41,16 +41,19 @@ func (j *NewJob) QueueName() string {
 	return string(j.Queue)
 }
 
-// size returns about how many bytes the job takes in a statement.
+// size returns the bytes of the job's texts in a statement, and 64 for the rest of its fields.
+// Options.Bytes bounds the sum of a statement.
 func (j *NewJob) size() int {
 	return len(j.Type) + len(j.Queue) + len(j.Args) + len(j.Meta) + len(j.Retry) + len(j.Options) + len(j.Extra) + len(j.Tags) + 64
 }
 
+// enqueueRows reads only columns that SQL sets. NewJob.made has the others, so that a job's arguments
+// do not travel back.
 const enqueueRows = "select " + outcomeColumns + ", tenant_id, id, state, max_attempts, created_at, scheduled_at, expires_at, meta, " +
 	"retry, priority from ojs.enqueue_rows($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)"
 
-// columns holds the parameters of ojs.enqueue_rows: an array for each field that at least one job
-// has.
+// columns holds the parameters of ojs.enqueue_rows: an array with an element for each job, or nil
+// where no job of the statement has the field.
 type columns struct {
 	types, queues          [][]byte
 	args                   [][]byte
@@ -96,8 +99,8 @@ func columnsOf(jobs []*NewJob) (*columns, error) {
 	return c, nil
 }
 
-// put sets the value of job n in a column. The column is made when the first job has a value for
-// it.
+// put sets the value of job n of jobs in a column. It makes the column when the first job has a
+// value for it; a nil column is sent as null, which costs nothing.
 func put[T any](column *[]T, value T, given bool, n, jobs int) {
 	if !given {
 		return
@@ -109,7 +112,9 @@ func put[T any](column *[]T, value T, given bool, n, jobs int) {
 }
 
 // enqueue inserts the jobs with ojs.enqueue_rows and calls made for each of them with the stored
-// job or its error.
+// job or its error. With each, a job that is refused does not keep the others from being stored;
+// without it the statement fails as a whole. tenant is the tenant that the call acts for. If enqueue
+// returns an error, no job is stored, whatever made was told.
 func enqueue(
 	ctx context.Context, db sqlcgen.DBTX, jobs []*NewJob, tenant *string, each bool, made func(n int, job sqlcgen.OjsJob, err error),
 ) error {
@@ -132,6 +137,7 @@ func enqueue(
 		if err == nil {
 			err = stored.Read(&job)
 		}
+		// The statement does not return what it always stores like this.
 		if job.EnqueuedAt = job.CreatedAt; job.Meta == nil {
 			job.Meta = []byte("{}")
 		}
@@ -140,7 +146,8 @@ func enqueue(
 	})
 }
 
-// made returns the job as it is stored, as far as the client has sent it.
+// made returns the part of the stored job that the client has sent and SQL does not change. It
+// fails if the tags are no JSON.
 func (j *NewJob) made() (job sqlcgen.OjsJob, err error) {
 	job = sqlcgen.OjsJob{
 		Type: string(j.Type), Queue: "default", Args: j.Args, Options: j.Options, Extra: j.Extra,
@@ -153,6 +160,8 @@ func (j *NewJob) made() (job sqlcgen.OjsJob, err error) {
 		return job, nil
 	}
 	job.Tags = []string{}
+	// jsonbody reads bodies with the same setting. A stricter decoder here would fail on tags that are
+	// stored already.
 	dec := jsontext.NewDecoder(bytes.NewBuffer(j.Tags), jsontext.AllowInvalidUTF8(true))
 	if _, err = dec.ReadToken(); err != nil {
 		return job, err
@@ -167,7 +176,8 @@ func (j *NewJob) made() (job sqlcgen.OjsJob, err error) {
 	return job, nil
 }
 
-// appendJSON appends the job in the form that ojs.enqueue_once takes.
+// appendJSON appends the job as a JSON object, in the form that ojs.enqueue_once takes. Fields that
+// are JSON already are copied byte for byte.
 func (j *NewJob) appendJSON(b []byte) []byte {
 	b = append(b, '{')
 	raw := func(name string, value []byte) {

@@ -28,16 +28,17 @@ type Options struct {
 	Statements  int // of each kind in flight: ACKs, other settlements, enqueues, isolated decisions; default 3
 	Isolated    int // statements in flight for jobs whose id the client chose, and as many again where ids are locked; default 4
 
-	// What waits for a statement, of each kind: requests beyond are refused with 503 if items of their tenant wait already.
+	// Bounds of what waits for a statement, for each kind of statement. A request beyond them is refused
+	// with 503 if items of its tenant wait already.
 	WaitingItems int // default 20,000
 	WaitingBytes int // default 64 MiB
 	GiveBacks    int // jobs to be given back that are remembered, about 150 bytes each; default 50,000
 
 	Query    time.Duration // longest a statement may take; default 15 s
-	Spacing  time.Duration // a statement starts beside one of its kind when that has been in flight for so long; default 10 ms
+	Spacing  time.Duration // a second statement of a kind starts when the first is in flight for so long; default 10 ms
 	Fallback time.Duration // between two polls that no commit calls for; default 20 s
 	Recheck  time.Duration // between two looks whether workers are still at their concurrency; default 500 ms
-	Linger   time.Duration // a set of queues stays registered for so long after the last wait; default 2 s
+	Linger   time.Duration // for so long the queues of a group stay registered after its last wait; default 2 s
 }
 
 func (o Options) withDefaults() Options {
@@ -54,7 +55,8 @@ func (o Options) withDefaults() Options {
 
 // Dispatcher turns concurrent requests into few statements. Requests that arrive while a statement
 // is in flight share the next one. Only a FETCH waits for others, for at most a millisecond
-// (gather).
+// (gather). Its goroutines are: decide, while groups are queued; the runners of its batchers; run of
+// giveBacks, while jobs are to be given back; and timers. Run waits for all of them.
 type Dispatcher struct {
 	db       *pg.DB
 	listener *notify.Listener
@@ -69,29 +71,32 @@ type Dispatcher struct {
 	settlers map[bool]settler
 	enqueues *batch.Batcher[*NewJob, Settled]
 	back     *giveBacks
-	// For jobs whose id the client chose; those that meet a lock go on to the next.
+	// For jobs whose id the client chose, in the order of use: a job that meets a lock is tried again
+	// through the next one, which sends fewer jobs in a statement.
 	isolatedEnqueues []*batch.Batcher[*NewJob, Settled]
 
+	// mu guards everything below but the two atomic fields, and all groups and requests. No statement
+	// runs while it is held. Listener.mu and giveBacks.mu may be taken while it is held.
 	mu       sync.Mutex
 	idle     sync.Cond // a decision has ended
 	groups   map[groupKey]*group
-	shared   decider
+	shared   decider   // for requests that SQL certainly accepts
 	isolated decider   // for requests that SQL is likely to refuse, each by itself
 	slowTold time.Time // when a slow decision was logged last
-	arrivals uint64
-	draining bool
+	arrivals uint64    // requests so far, and isolated groups: numbers for both
+	draining bool      // Drain was called: no request waits any more
 
 	quiet         list.List   // of *request whose workers are to get no jobs
 	quietTimer    *time.Timer // for requeueQuiet
 	requeues      uint64      // how often requeueQuiet has run
-	requeuedAt    time.Time
-	stopListening func()
+	requeuedAt    time.Time   // when requeueQuiet ran last
+	stopListening func()      // ends the notifications for quiet workers
 
 	full      list.List     // of *request whose workers are at their concurrency
-	fullTimer *time.Timer   // for requeueFull; nil: there was none yet
-	fullAt    time.Time     // when requeueFull has run
-	anyFull   atomic.Bool   // perhaps there are some in full, so that acknowledgements need no lock where there are none
-	ended     atomic.Uint64 // calls that have ended attempts
+	fullTimer *time.Timer   // for requeueFull; nil until the first request enters full
+	fullAt    time.Time     // when requeueFull ran last
+	anyFull   atomic.Bool   // a request may be in full; an ACK takes mu only then
+	ended     atomic.Uint64 // calls of Settle that have ended
 }
 
 // settler holds the batchers that end attempts: acks for plain ACKs, settles for all other
@@ -101,7 +106,8 @@ type settler struct {
 	settles *batch.Batcher[Settlement, Settled]
 }
 
-// New makes a Dispatcher. It works at once; Run waits for its end.
+// New makes a Dispatcher, which takes requests at once. Run has to be called: it waits for its end.
+// listener may be nil if no request will wait for jobs.
 func New(db *pg.DB, listener *notify.Listener, log *slog.Logger, opts Options) *Dispatcher {
 	d := &Dispatcher{
 		db: db, listener: listener, log: log, opts: opts.withDefaults(), began: time.Now(), groups: map[groupKey]*group{},
@@ -135,8 +141,8 @@ func New(db *pg.DB, listener *notify.Listener, log *slog.Logger, opts Options) *
 	}
 	options.Items, options.Statements = d.opts.Enqueues, d.opts.Statements
 	d.enqueues = batch.New(options, d.enqueueNow)
-	// Most jobs of a statement that met a lock are not the one whose id is locked. They are tried again with fewer others, and at last each
-	// by itself; jobs that come new are not behind them.
+	// If a statement meets a locked id, most of its jobs have other ids. They are tried again in smaller
+	// statements, at last one by one, through batchers of their own: new jobs do not wait behind them.
 	options.Isolated, options.Spacing = true, 0
 	for i, items := range [...]int{d.opts.Enqueues, min(d.opts.Enqueues, 20), 1} {
 		options.Items, options.Statements = items, d.opts.Isolated
@@ -146,7 +152,7 @@ func New(db *pg.DB, listener *notify.Listener, log *slog.Logger, opts Options) *
 		d.isolatedEnqueues = append(d.isolatedEnqueues, batch.New(options, d.enqueueIsolated))
 	}
 	if listener != nil {
-		// Under the lock, because requeueQuiet may be called before quietTimer is assigned.
+		// Under the lock, because the timer may call requeueQuiet before quietTimer is assigned.
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		d.quietTimer = time.AfterFunc(d.opts.Fallback, d.requeueQuiet)
@@ -155,7 +161,8 @@ func New(db *pg.DB, listener *notify.Listener, log *slog.Logger, opts Options) *
 	return d
 }
 
-// Run logs which jobs fail until ctx ends, and returns when nothing is in flight any more.
+// Run logs which jobs fail until ctx ends. Then it drains, and returns when no statement is in
+// flight, all timers are stopped, and each job to be given back is given back or given up.
 func (d *Dispatcher) Run(ctx context.Context) {
 	guard.Loop(ctx, d.log, "log of failed attempts", d.failures.run)
 	d.Drain()
@@ -169,9 +176,10 @@ func (d *Dispatcher) Run(ctx context.Context) {
 		b.Wait()
 	}
 	d.waitForDecisions()
-	d.back.stop()
+	d.back.stop() // last: a decision gives back jobs of callers that have left
 }
 
+// waitForDecisions returns when no decision is in flight, and stops what could start one.
 func (d *Dispatcher) waitForDecisions() {
 	if d.listener != nil {
 		d.stopListening()
@@ -192,8 +200,8 @@ func (d *Dispatcher) waitForDecisions() {
 	}
 }
 
-// Drain answers the requests that wait for jobs, now and from now on, with none. Everything else
-// goes on.
+// Drain answers the requests that wait for jobs without jobs, now and from now on. Everything else
+// goes on: requests still get jobs that are there, and attempts are ended.
 func (d *Dispatcher) Drain() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -41,7 +41,7 @@ func TestCannedJobsTouchNoDatabase(t *testing.T) {
 
 // --- everything at once ---
 
-// crowd are producers and workers that come and go.
+// crowd is a number of producers and workers that come and go.
 type crowd struct {
 	*env
 	queues    []string
@@ -89,7 +89,8 @@ func (c *crowd) work(w int) {
 	}
 }
 
-// fetchAWhile leaves after some milliseconds. One time in six it waits for long, or a slow machine would never serve anybody.
+// fetchAWhile makes a FETCH that leaves after some milliseconds. One time in six it waits for long:
+// otherwise no FETCH would get a job on a slow machine.
 func (c *crowd) fetchAWhile(w int) []sqlcgen.OjsJob {
 	stay := rand.N(8 * time.Millisecond)
 	if rand.IntN(6) == 0 {

@@ -10,13 +10,15 @@
 //	fetch.go       a FETCH: requests, and the groups that one call of ojs.fetch_many can serve
 //	poll.go        when the requests that wait are looked at again: wakes, intervals, backoff, quiet workers
 //	line.go        in which order groups of requests are decided
-//	decide.go      decisions: which requests share one, how long one waits for more, and who gets which jobs
+//	decide.go      decisions: which requests share one, how long one waits for more, which request gets which jobs
 //	settle.go      ACK and NACK
-//	failures.go    what the log says of failed attempts
+//	failures.go    the log of failed attempts
 //	enqueue.go     one job, or many
+//	columns.go     the jobs of an enqueue as arrays, one for each column
 //	giveback.go    jobs that did not reach their client
-//	statements.go  what is sent to the database
-//	metrics.go     what of it is counted
+//	statements.go  the calls of SQL functions, and how their rows are read
+//	metrics.go     counts and durations of these calls
+//	canned.go      answers without a database, for a benchmark
 //
 // # States of a request for jobs
 //
@@ -25,19 +27,29 @@
 //	          ▼  │ poll
 //	        waiting, quiet or full
 //
-// A request is new until a decision takes it. While it is decided it is in no list. If there was no job it waits, in its group; if its
-// worker is to get no jobs (ojs.direct_worker) it is quiet, in Dispatcher.quiet, where it takes nobody's place. A poll brings waiting
-// requests of a group into its next decision, before new ones; a worker that may work again has all quiet requests put in line again
-// (requeued), between the two. If its worker is at its concurrency (strategy least-loaded) it is full, in Dispatcher.full, in the same
-// way, until attempts have ended at this server, or for Options.Recheck. A request is answered with jobs, with an error, or empty when
-// its wait is over or the server stops. A caller who leaves takes its request out of its list; jobs of a decision under way are given
-// back, and the attempt does not count.
+// A request is in one of these states:
+//
+//	new        in group.incoming, until a decision takes it
+//	deciding   in no list, while its decision is under way
+//	waiting    in group.waiting: there was no job for it. A poll brings it into the next decision
+//	quiet      in Dispatcher.quiet: its worker is to get no jobs (ojs.direct_worker). When a worker
+//	           may work again, all quiet requests are decided again
+//	full       in Dispatcher.full: its worker is at its concurrency (strategy least-loaded). When
+//	           attempts have ended at this server, or after Options.Recheck, it is decided again
+//	requeued   in group.requeued: it was quiet or full, or in another group, or its decision ended
+//	           before it came to this request
+//	answered   with jobs, with an error, or empty when its wait is over or the server stops
+//
+// A decision takes the waiting requests of a group first if a poll is due, then requeued ones, then
+// new ones. A caller that leaves takes its request out of its list; jobs of a decision under way are
+// given back, and the attempt does not count.
 //
 // # Locks
 //
-// Dispatcher.mu guards requests, groups and deciders. It may be held when Listener.mu is taken (Subscribe, Close, Notified), never the
-// other way round: the Listener calls wake without its locks. Locks of batchers and of the list of jobs to give back are leafs: nothing
-// else is taken under them. No statement runs under a lock.
+// Dispatcher.mu guards requests, groups and deciders. Listener.mu may be taken while it is held
+// (Subscribe, Close, Notified), never the other way round: the Listener calls wake without its
+// locks. The locks of batchers, giveBacks, failures and metrics are leaves: no other of these is taken
+// while one of them is held. No statement runs while a lock is held.
 //
 // # When an enqueue is tried again
 //
@@ -53,10 +65,18 @@
 //
 // # What ojs.fetch_many guarantees
 //
-// handOut relies on this order of its rows: jobs are in fair order, and each row names its request; the jobs of a request follow one
-// another, so that each request gets a run of the fair sequence. Requests come in the order sent, by least-loaded those of workers with
-// the fewest jobs first. The last ones get fewer jobs, or none. A row without a job, with a worker_id and a request, says how many jobs
-// that one may have at most. A row without a job and with a worker_id alone says that this worker is to get none. A row without both says
-// that the call stopped early: it is asked again. Without that row, fewer jobs than the requests might have prove that no more were
-// available and committed when the call began, so requests that were there before it need no look of their own.
+// handOut relies on this order of its rows: jobs are in fair order, and each row names its request;
+// the jobs of a request follow one another, so that each request gets a range of the fair sequence.
+// Requests come in the order sent; with strategy least-loaded, requests of workers with the fewest
+// jobs come first. The last requests get fewer jobs, or none. A row without a job means one of
+// these:
+//
+//	worker_id and request   the request may have at most attempt jobs
+//	worker_id alone         the worker is to get no jobs
+//	worker_id and meta      the worker has registered with the pool, strategy or weights in meta
+//	neither                 the call stopped early: make it again
+//
+// If the call did not stop early, fewer jobs than the requests may have prove that no more were
+// available and committed when it began. Requests that were there before it need no look of their
+// own.
 package dispatch

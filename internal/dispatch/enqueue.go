@@ -11,18 +11,20 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
-// Enqueue makes one job, in one transaction with other callers' jobs. The error is a *pg.Error. What is tried again, and when, is in the
-// package comment.
+// Enqueue makes one job, in a statement that it shares with jobs of other callers, and returns it as
+// it is stored. The error is a *pg.Error, or context.Canceled if the caller leaves; the job may be
+// stored all the same then. The package comment says what is tried again, and when.
 //
-// A job with an id of the client's own may have to wait for another transaction with the same id. So it shares a transaction only with jobs
-// of its tenant.
+// A job with an id of the client's own may have to wait for another transaction with the same id.
+// So it shares a statement only with jobs of its tenant.
 func (d *Dispatcher) Enqueue(ctx context.Context, job *NewJob) (sqlcgen.OjsJob, error) {
 	began := time.Now()
-	// The first try goes on when the caller leaves; later ones do not begin.
+	// The first try goes on when the caller leaves: its statement may be under way, and the answer tells
+	// whether the job is stored. Later tries do not begin then.
 	trying, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.opts.Query)
 	defer cancel()
 	batcher, slower := d.enqueues, d.isolatedEnqueues
-	if job.ID != nil {
+	if job.ID != nil { // the id may be locked: not in a statement with jobs of other tenants
 		batcher, slower = slower[0], slower[1:]
 	}
 	made, _ := d.enqueueBy(trying, batcher, job)
@@ -37,7 +39,9 @@ func (d *Dispatcher) Enqueue(ctx context.Context, job *NewJob) (sqlcgen.OjsJob, 
 	return made.Job, made.Err
 }
 
-// retryBusy enqueues a job again that a limit refused only because other transactions hold what is left of it and may give it back. It
+// retryBusy enqueues a job again that a limit refused only because other transactions hold what is
+// left of it and may give it back. It ends when the job is stored or refused for another reason,
+// after busyTries tries, or when the caller leaves (ctx). trying bounds the tries themselves. It
 // returns the last outcome.
 func (d *Dispatcher) retryBusy(ctx, trying context.Context, batcher *batch.Batcher[*NewJob, Settled], job *NewJob, made Settled) Settled {
 	for pause := busyPause; busy(made.Err) && pause < busyPause<<busyTries; pause *= 2 {
@@ -53,8 +57,10 @@ func (d *Dispatcher) retryBusy(ctx, trying context.Context, batcher *batch.Batch
 	return made
 }
 
-// retryLocked enqueues a job again whose id another transaction has locked, until that one ends or ctx does. It returns the last outcome.
-// Each try goes by the next batcher, which sends smaller batches, so that new jobs do not wait behind locked ones.
+// retryLocked enqueues a job again whose id another transaction has locked, until that transaction
+// ends or ctx does. It returns the last outcome. The first of the batchers has tried the job; each
+// try goes through the next one, and those after the last through the last. Later batchers send
+// fewer jobs in a statement, so that new jobs, which use the first, do not wait behind locked ones.
 func (d *Dispatcher) retryLocked(
 	ctx context.Context, batchers []*batch.Batcher[*NewJob, Settled], job *NewJob, made Settled,
 ) Settled {
@@ -68,7 +74,7 @@ func (d *Dispatcher) retryLocked(
 			batchers = batchers[1:]
 		}
 		again, sent := d.enqueueBy(ctx, batchers[0], job)
-		if sent {
+		if sent { // else made stays the error of the try before, which tells more than "not sent"
 			made = again
 		}
 		return sent && pg.Locked(made.Err)
@@ -76,7 +82,8 @@ func (d *Dispatcher) retryLocked(
 	return made
 }
 
-// A job is tried again after busyPause, and then after twice as long each time, busyTries times.
+// A job that a busy limit refused is tried again after busyPause, and then after pauses that double,
+// busyTries times in all: after 10, 20, 40, 80 and 160 ms.
 const (
 	busyPause = 10 * time.Millisecond
 	busyTries = 5
@@ -89,8 +96,8 @@ func busy(err error) bool {
 	return errors.As(err, &known) && known.Busy()
 }
 
-// enqueueBy enqueues one job through a batcher. sent is false if ctx ended before the statement was
-// sent: the job is certainly not stored then.
+// enqueueBy enqueues one job through a batcher, in the queue of its tenant there. sent is false if
+// ctx ended before the statement was sent: the job is certainly not stored then.
 func (d *Dispatcher) enqueueBy(ctx context.Context, by *batch.Batcher[*NewJob, Settled], job *NewJob) (made Settled, sent bool) {
 	name := ""
 	if job.Tenant != nil {
@@ -127,6 +134,8 @@ func (d *Dispatcher) EnqueueEach(ctx context.Context, jobs []*NewJob, tenant *st
 	return out, err
 }
 
+// enqueueOnce returns whole jobs: a replayed answer is that of an earlier request, so the jobs of
+// this one are not what is stored.
 var enqueueOnce = "select replayed, " + jobrow.Columns + " from ojs.enqueue_once($1, $2, $3, $4)"
 
 // Key identifies a request that a client repeats: a request with the same Name and tenant is a
@@ -137,7 +146,8 @@ type Key struct {
 }
 
 // EnqueueOnce is EnqueueMany for a request with an idempotency key. If a request with that key has
-// been answered, it returns that answer and replayed.
+// been stored before, it stores nothing, and returns the jobs of that request and replayed = true.
+// It fails if that request had another fingerprint.
 func (d *Dispatcher) EnqueueOnce(
 	ctx context.Context, key Key, jobs []*NewJob, tenant *string,
 ) (made []sqlcgen.OjsJob, replayed bool, err error) {
@@ -168,16 +178,19 @@ func (d *Dispatcher) EnqueueOnce(
 	return made, replayed, err
 }
 
+// enqueueNow enqueues jobs with ids that SQL makes. It needs no bound on waits for locks: no other
+// transaction has these ids.
 func (d *Dispatcher) enqueueNow(ctx context.Context, items []*NewJob) ([]Settled, error) {
 	return d.enqueueIn(ctx, d.db.Pool(), items)
 }
 
-// enqueueIsolated enqueues jobs with ids of the clients' own. It waits only briefly for another
-// transaction that may be about to commit the same id.
+// enqueueIsolated enqueues jobs with ids of the clients' own. It waits at most 20 ms (pg.DB.Brief)
+// for another transaction that may be about to commit the same id, and then fails as locked.
 func (d *Dispatcher) enqueueIsolated(ctx context.Context, items []*NewJob) ([]Settled, error) {
 	return d.enqueueIn(ctx, d.db.Brief(), items)
 }
 
+// enqueueIn enqueues jobs of several tenants through db, each by itself.
 func (d *Dispatcher) enqueueIn(ctx context.Context, db sqlcgen.DBTX, items []*NewJob) ([]Settled, error) {
 	out := make([]Settled, len(items))
 	err := d.send.enqueue(ctx, db, items, nil, true, func(n int, job sqlcgen.OjsJob, err error) {

@@ -111,7 +111,8 @@ func TestAnIDThatAnotherTransactionIsAddingDelaysNobodyElse(t *testing.T) {
 	}
 }
 
-// Tenants that send many ids which other transactions are adding cost few statements, and nobody else's turn.
+// Tenants that send many ids which other transactions are adding cost few statements, and do not delay
+// other tenants.
 func TestManyLockedIDsDelayNobodyElse(t *testing.T) {
 	t.Parallel()
 	b := dispatcher(t, Options{})
@@ -123,7 +124,7 @@ func TestManyLockedIDsDelayNobodyElse(t *testing.T) {
 		if *items[0].Tenant == "e" {
 			select {
 			case turn <- b.Statements():
-			default: // it met a lock
+			default: // the job met a lock
 			}
 		}
 		return enqueue(ctx, db, items, tenant, each, made)
@@ -141,7 +142,7 @@ func TestManyLockedIDsDelayNobodyElse(t *testing.T) {
 	for _, tenant := range tenants {
 		for i := range each + 1 {
 			all.Go(func() {
-				err := send(tenant, i) // 0 is nobody's
+				err := send(tenant, i) // 0 is an id that no other transaction adds
 				early.Add(1)
 				if want := map[bool]string{true: "<nil>", false: "duplicate"}[i == 0]; problem(err) != want {
 					t.Errorf("%s %d: %v, want %s", tenant, i, err, want)
@@ -186,7 +187,7 @@ func TestALockedIDIsRefusedInTheEnd(t *testing.T) {
 		}
 	}
 
-	// When the caller leaves, it is not tried again.
+	// When the caller leaves, the enqueue is not tried again.
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := make(chan struct{})
 	before := b.Statements()

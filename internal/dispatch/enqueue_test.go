@@ -24,7 +24,7 @@ func newJob(flat string, tenant *string) *NewJob {
 	return j
 }
 
-// A job that is enqueued once, as JSON, is the same as one that is enqueued by columns, in all that can be said of one.
+// A job that EnqueueOnce sends as JSON is stored like one that is sent in columns, for every field.
 func TestOnceIsTheSame(t *testing.T) {
 	t.Parallel()
 	b := dispatcher(t, Options{})

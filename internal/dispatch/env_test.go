@@ -19,17 +19,19 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
-// env is a dispatcher with all that belongs to it. Nothing but a wake makes it poll.
+// env is a Dispatcher with a database and a listener of its own. It polls only when a commit wakes it:
+// the fallback is an hour.
 type env struct {
 	*Dispatcher
 	t     *testing.T
 	db    *pgtest.DB
 	stop  func()
-	sent  atomic.Int64  // statements
-	hold  atomic.Bool   // decisions
+	sent  atomic.Int64  // statements so far
+	hold  atomic.Bool   // decisions wait for step
 	steps chan struct{} // of decisions that are held
 }
 
+// dispatcher starts a Dispatcher on a database of its own. The end of the test stops it.
 func dispatcher(t *testing.T, opts Options) *env {
 	t.Helper()
 	db := pgtest.New(t)
@@ -82,8 +84,9 @@ func (b *env) countStatements() {
 // Statements returns how many statements have been sent so far.
 func (b *env) Statements() int64 { return b.sent.Load() }
 
-// holdDecisions has decisions wait, as long as hold is set, until two steps are taken: the database has decided, and it is handed out. A
-// lock there would not do: after a second SQL goes beside the decision that has it.
+// holdDecisions makes each decision wait for two calls of step while hold is set: after the first one the
+// database has decided, after the second one the jobs are handed out. A lock in the database would not
+// do: after a second, SQL decides without waiting for it.
 func (b *env) holdDecisions() {
 	fetch := b.send.fetch
 	b.send.fetch = func(ctx context.Context, parts []*part) error {
@@ -100,13 +103,14 @@ func (b *env) holdDecisions() {
 	}
 }
 
-// step takes a step of a decision that is held.
+// step lets a decision that is held go on. what says what has happened then.
 func (b *env) step(what string) {
 	b.t.Helper()
 	pgtest.Receive(b.t, what, b.steps)
 }
 
-// decides has act bring about a decision, which is not handed out before goOn is called; what comes meanwhile shares the next one.
+// decides calls act, which has to cause a decision, and returns when the database has decided. The jobs
+// are handed out when goOn is called. Requests that come meanwhile share the next decision.
 func (b *env) decides(act func()) (goOn func()) {
 	b.t.Helper()
 	b.hold.Store(true)
@@ -119,7 +123,7 @@ func (b *env) decides(act func()) (goOn func()) {
 	}
 }
 
-// deciding fetches in the background, and returns when that is decided.
+// deciding makes a FETCH in the background, and returns when the database has decided it.
 func (b *env) deciding(ctx context.Context, f Fetch) (answers <-chan answer, goOn func()) {
 	b.t.Helper()
 	goOn = b.decides(func() { answers = b.later(ctx, f) })
@@ -136,7 +140,8 @@ func (b *env) count(sql string, args ...any) int {
 	return pgtest.One[int](b.t, b.db.Pool, sql, args...)
 }
 
-// session begins a transaction that goes on until the returned function ends it.
+// session begins a transaction with a statement. The returned function ends it with another one, such as
+// commit.
 func (b *env) session(sql string, args ...any) (end func(string)) {
 	b.t.Helper()
 	conn, err := pgx.Connect(b.t.Context(), b.db.URL)
@@ -158,7 +163,8 @@ func (b *env) session(sql string, args ...any) (end func(string)) {
 	}
 }
 
-// waiting waits until so many requests wait and nothing is left to be told about their queues.
+// waiting returns when n requests wait, commits notify the server for their queues, and no decision is
+// under way.
 func (b *env) waiting(n int) {
 	b.t.Helper()
 	pgtest.Eventually(b.t, "the requests wait", func() bool {
@@ -175,7 +181,8 @@ func (b *env) waiting(n int) {
 	})
 }
 
-// idling waits until no statement has been sent for a while, and no decision is under way. It returns how many were sent.
+// idling returns when no statement has been sent for a second and no decision is under way. It returns the
+// number of statements so far.
 func (b *env) idling() int64 {
 	b.t.Helper()
 	busy := int64(0)
@@ -195,7 +202,7 @@ type answer struct {
 	err  error
 }
 
-// later fetches in the background.
+// later makes a FETCH in the background, and sends its answer to the channel.
 func (b *env) later(ctx context.Context, f Fetch) <-chan answer {
 	c := make(chan answer, 1)
 	f.Count = max(f.Count, 1)
@@ -206,6 +213,7 @@ func (b *env) later(ctx context.Context, f Fetch) <-chan answer {
 	return c
 }
 
+// want receives an answer, which must have n jobs, and returns these.
 func (b *env) want(c <-chan answer, n int) []sqlcgen.OjsJob {
 	b.t.Helper()
 	a := pgtest.Receive(b.t, "an answer", c)
@@ -215,6 +223,7 @@ func (b *env) want(c <-chan answer, n int) []sqlcgen.OjsJob {
 	return a.jobs
 }
 
+// problem returns the code of an error, or its text if it has none.
 func problem(err error) string {
 	var known *pg.Error
 	if errors.As(err, &known) {
@@ -223,6 +232,7 @@ func problem(err error) string {
 	return fmt.Sprint(err)
 }
 
+// arrived returns when n requests are new, so that no decision has taken them yet.
 func (b *env) arrived(n int) {
 	b.t.Helper()
 	pgtest.Eventually(b.t, "the requests are in line", func() bool {

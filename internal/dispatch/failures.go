@@ -23,7 +23,7 @@ const (
 
 // failures collects the attempts that clients of this server have reported as failed since the last
 // report, so that the log shows which jobs fail, and why. One line for each failure could fill the
-// disk. Its lock is a leaf: nothing else is locked under it.
+// disk. mu guards types. It is a leaf: nothing else is locked while it is held.
 type failures struct {
 	log *slog.Logger
 
@@ -67,6 +67,7 @@ func (f *failures) of(name string) *failing {
 	return t
 }
 
+// add counts a failed attempt and remembers it as the last one. The caller holds failures.mu.
 func (t *failing) add(job *sqlcgen.OjsJob, message string) {
 	t.attempts++
 	if job.State == "discarded" {

@@ -16,7 +16,7 @@ import (
 
 var timestamp = regexp.MustCompile(`(?m)^time=\S+ level=INFO msg="attempts failed within the last minute" `)
 
-// told is what the log says of failed attempts.
+// told returns the lines of the log about failed attempts.
 func told(log *pgtest.Log) string {
 	return timestamp.ReplaceAllString(strings.TrimSpace(log.String()), "")
 }
@@ -33,7 +33,8 @@ func (f *failures) fails(kind, tenant, state, message string) {
 	}}})
 }
 
-// What fails is a line for each type, that which fails most often first, with the last one as an example.
+// The log has a line for each type of jobs, the type that fails most often first, with its last failure as
+// an example.
 func TestFailedAttemptsAreToldByType(t *testing.T) {
 	t.Parallel()
 	log := &pgtest.Log{}
@@ -59,7 +60,7 @@ type=send_sms attempts=1 discarded=1 tenants=1 tenant=acme queue=mail job=of-acm
 	}
 }
 
-// However many types and tenants there are: as many have lines of their own as there is room for, and the rest one.
+// The number of lines and of tenants is bounded; further types share one line.
 func TestFailedAttemptsThatAreRememberedAreBounded(t *testing.T) {
 	t.Parallel()
 	log := &pgtest.Log{}
@@ -85,7 +86,7 @@ func TestFailedAttemptsThatAreRememberedAreBounded(t *testing.T) {
 	}
 }
 
-// A message is kept, not the request that it came with.
+// Only the message is kept in memory, and not the request that it was a part of.
 func TestMessagesAreClipped(t *testing.T) {
 	t.Parallel()
 	for given, want := range map[string]string{
@@ -122,7 +123,8 @@ func TestFailedAttemptsAreToldEachMinute(t *testing.T) {
 	})
 }
 
-// A NACK that the database has accepted is told, with its job as it is, and a server that stops keeps nothing to itself.
+// A NACK that the database has accepted is logged with its job. A server that stops logs what it has not
+// logged yet.
 func TestFailedAttemptsAreToldWhenTheServerStops(t *testing.T) {
 	t.Parallel()
 	b := dispatcher(t, Options{})

@@ -30,7 +30,7 @@ func TestRequestsThatComeTogetherGetFairSlicesOfOneDecision(t *testing.T) {
 		shares := map[string]int{}
 		for _, j := range b.want(c, 3) {
 			shares[j.TenantID]++
-			// The order in which they asked is the order in which they are served.
+			// Requests are served in the order in which they came.
 			if j.Seq == nil || *j.Seq <= seq[j.TenantID] {
 				t.Errorf("request %d got job %v of %s after %d", i, *j.Seq, j.TenantID, seq[j.TenantID])
 			}
@@ -109,7 +109,8 @@ func TestWhatIsLikelyToBeRefusedHoldsUpNoDecision(t *testing.T) {
 	b.want(first, 1)
 }
 
-// A request that Fetch.acceptable lets pass and SQL refuses is found by deciding one by one.
+// A request that Fetch.acceptable accepts and SQL refuses gets the error alone: the requests of its
+// decision are decided one by one.
 func TestAnErrorOfOneRequestReachesNoOther(t *testing.T) {
 	t.Parallel()
 	b := dispatcher(t, Options{})
@@ -132,7 +133,7 @@ func TestAnErrorOfOneRequestReachesNoOther(t *testing.T) {
 	}
 }
 
-// One of two requests is refused, so that each is decided by itself; the call for the other one stops early.
+// One of two requests is refused, so each is decided by itself. The call for the other one stops early.
 func TestARequestDecidedByItselfIsAskedAgainIfTheCallStopsEarly(t *testing.T) {
 	t.Parallel()
 	b := dispatcher(t, Options{})

@@ -24,31 +24,34 @@ const (
 // skipped.
 func (d *Dispatcher) GiveBack(jobs []sqlcgen.OjsJob) { d.back.add(jobs) }
 
-// giveBacks is the list of jobs to give back. One goroutine sends them, so that only one statement
-// runs at a time, however many clients leave while the database is away. Its lock is a leaf:
-// nothing else is locked under it.
+// giveBacks is the list of jobs to give back. One goroutine (run) sends them, so that only one
+// statement runs at a time, however many clients leave while the database is away. add starts the
+// goroutine when jobs come; it ends when the list is empty, and stop waits for that. mu guards the
+// fields below it. It is a leaf: add may be called while Dispatcher.mu is held, nothing else is
+// locked while mu is held, and no statement runs under it.
 type giveBacks struct {
 	d        *Dispatcher
-	more     chan struct{} // jobs were added
-	stopping chan struct{}
+	more     chan struct{} // add signals new jobs to run; holds one value, so that add never blocks
+	stopping chan struct{} // closed when the server stops
 
 	mu      sync.Mutex
-	idle    sync.Cond
-	jobs    []heldJob
-	dropped int  // since the list was empty last
-	running bool // the goroutine
-	stopped bool // the goroutine has ended and does not start again
+	idle    sync.Cond // the goroutine has ended
+	jobs    []heldJob // not in a statement at the moment
+	dropped int       // jobs refused because the list was full, since it was empty last
+	running bool      // the goroutine
+	stopped bool      // the goroutine has ended and does not start again
 }
 
-// heldJob identifies a job that its client never got. Its arguments are not kept.
+// heldJob identifies a job that its client never got. Its arguments are not kept, so that a long
+// list needs little memory.
 type heldJob struct {
 	id, lease string
-	until     time.Time // its lease has ended by then
+	until     time.Time // its lease has ended by then: PostgreSQL gives the job back by itself
 
-	// Of a job that somebody had locked.
-	pause     time.Duration
-	notBefore time.Time // when it is tried again
-	last      bool      // the server stops, and the next try is the last one
+	// Set after another transaction had the job locked.
+	pause     time.Duration // before the next try; it doubles with each
+	notBefore time.Time     // when it is tried again
+	last      bool          // the server stops, and the next try is the last one
 }
 
 func newGiveBacks(d *Dispatcher) *giveBacks {
@@ -57,6 +60,8 @@ func newGiveBacks(d *Dispatcher) *giveBacks {
 	return b
 }
 
+// add appends jobs to the list, and starts the goroutine or tells it. Jobs that do not fit are
+// counted and otherwise forgotten. The caller may hold Dispatcher.mu.
 func (b *giveBacks) add(jobs []sqlcgen.OjsJob) {
 	now := time.Now()
 	b.mu.Lock()
@@ -64,16 +69,17 @@ func (b *giveBacks) add(jobs []sqlcgen.OjsJob) {
 	for i := range jobs {
 		j := &jobs[i]
 		switch {
-		case j.Lease == nil || j.LeaseExpiresAt == nil || j.StartedAt == nil:
+		case j.Lease == nil || j.LeaseExpiresAt == nil || j.StartedAt == nil: // not leased: nothing to give back
 		case b.stopped || len(b.jobs) >= b.d.opts.GiveBacks:
 			b.dropped++
 		default:
-			// The length of the lease from now on: the clocks of server and database may differ.
+			// The length of the lease, counted from now: the clocks of server and database may differ.
 			b.jobs = append(b.jobs, heldJob{id: j.ID, lease: *j.Lease, until: now.Add(j.LeaseExpiresAt.Sub(*j.StartedAt))})
 		}
 	}
 	switch {
 	case b.stopped && b.dropped > 0:
+		// The goroutine, which else reports what was dropped, has ended.
 		b.giveUp(b.dropped, errStopped)
 		b.dropped = 0
 	case b.running:
@@ -87,8 +93,9 @@ func (b *giveBacks) add(jobs []sqlcgen.OjsJob) {
 	}
 }
 
-// stop returns when each job is given back or given up. While the server stops, an error gives up
-// all that are left, after one try that began later than stop. A job that is locked is tried twice.
+// stop returns when each job is given back or given up, and the goroutine has ended. Each job left
+// gets one try that begins after the call of stop, and a locked job a second one. An error of such a
+// try gives up all jobs that are left. It may be called once.
 func (b *giveBacks) stop() {
 	close(b.stopping)
 	b.mu.Lock()
@@ -99,12 +106,13 @@ func (b *giveBacks) stop() {
 	b.stopped = true
 }
 
-// run gives jobs back until none is left. It logs a failure when it begins and when it is over,
-// with the number of jobs.
+// run gives jobs back until the list is empty. It logs one line when a failure begins and one when
+// the list is empty again, with the number of jobs. It is the goroutine that add starts.
 func (b *giveBacks) run() {
 	pause, failing := firstGiveBackPause, false
-	done, lost := 0, 0 // those that nobody held any more are done, too
+	done, lost := 0, 0 // done counts jobs that were not held any more, too
 	for {
+		// Read before take. A stop that comes later gives the jobs of this statement another try.
 		stopping := b.isStopping()
 		due := b.take(stopping)
 		lost += due.lapsed
@@ -112,7 +120,7 @@ func (b *giveBacks) run() {
 		case due.none:
 			b.report(failing, done, lost+due.dropped)
 			return
-		case len(due.jobs) == 0: // somebody has all of them locked
+		case len(due.jobs) == 0: // all of them were locked at their last try
 			b.sleep(time.Until(due.next), stopping, b.more)
 			continue
 		}
@@ -133,16 +141,17 @@ func (b *giveBacks) run() {
 			b.d.log.Warn("jobs whose clients left could not be given back; they are tried again until their leases end",
 				"jobs", waiting, "error", err)
 		}
-		b.sleep(pause, stopping, nil) // the database is away for jobs that come meanwhile, too
+		b.sleep(pause, stopping, nil) // new jobs do not end the pause: the database is away for them, too
 		pause = min(2*pause, maxGiveBackPause)
 	}
 }
 
-// sleep waits for a pause, or until more is signalled or the server begins to stop.
+// sleep waits for a pause, or until more is signalled or the server begins to stop. stopping says
+// that it has begun already. A nil channel never signals.
 func (b *giveBacks) sleep(pause time.Duration, stopping bool, more <-chan struct{}) {
 	begins := b.stopping
 	if stopping {
-		begins = nil
+		begins = nil // closed: it would end every pause at once
 	}
 	select {
 	case <-time.After(pause):
@@ -151,6 +160,7 @@ func (b *giveBacks) sleep(pause time.Duration, stopping bool, more <-chan struct
 	}
 }
 
+// isStopping reports whether stop has been called.
 func (b *giveBacks) isStopping() bool {
 	select {
 	case <-b.stopping:
@@ -160,6 +170,7 @@ func (b *giveBacks) isStopping() bool {
 	}
 }
 
+// report logs the end of a failure, or that jobs were lost. It logs nothing if all went well.
 func (b *giveBacks) report(failed bool, done, lost int) {
 	switch {
 	case lost > 0:
@@ -175,22 +186,24 @@ var (
 	errStopped = errors.New("their client left too late")
 )
 
+// giveUp logs that jobs stay leased to clients that never got them, because the server stops.
 func (b *giveBacks) giveUp(jobs int, err error) {
 	b.d.log.Warn("jobs could not be given back before the server stopped; they come back when their leases end",
 		"jobs", jobs, "error", err)
 }
 
-// dueJobs are the jobs of one statement.
+// dueJobs holds the jobs of one statement, and what take found out about the list.
 type dueJobs struct {
 	jobs    []heldJob
-	next    time.Time // when one is due, if none is now
-	lapsed  int       // jobs whose leases have ended, which are forgotten
-	none    bool      // no jobs are left, and the goroutine ends
-	dropped int       // since the list was empty last, if none are left
+	next    time.Time // when the first of the jobs left in the list is due
+	lapsed  int       // jobs whose leases have ended, which take forgot
+	none    bool      // the list is empty, and the goroutine has to end
+	dropped int       // with none: jobs refused since the list was empty last
 }
 
-// take removes the jobs that are due from the list. When the server stops, locked jobs are due at
-// once.
+// take removes the jobs that are due from the list, at most giveBackItems. When the server stops,
+// locked jobs are due at once. If the list is empty, take marks the goroutine as ended under the
+// same hold of the lock: a job that add appends later starts another goroutine.
 func (b *giveBacks) take(stopping bool) (due dueJobs) {
 	now := time.Now()
 	b.mu.Lock()
@@ -216,7 +229,8 @@ func (b *giveBacks) take(stopping bool) (due dueJobs) {
 }
 
 // later puts locked jobs back on the list, each with its own pause, so that no other job waits for
-// them.
+// them. When the server stops, a job is put back once; a job that is locked at that last try is
+// given up.
 func (b *giveBacks) later(locked []heldJob, stopping bool) {
 	now, again := time.Now(), locked[:0]
 	for _, j := range locked {
@@ -244,6 +258,7 @@ func (b *giveBacks) putBack(jobs []heldJob) int {
 	return len(b.jobs)
 }
 
+// clear empties the list and returns the number of jobs that were on it.
 func (b *giveBacks) clear() (n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

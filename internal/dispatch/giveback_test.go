@@ -18,8 +18,8 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
-// Two clients hang up with a thousand jobs each while PostgreSQL is killed. It is one line in the log, and the jobs are available as soon
-// as PostgreSQL is back; their leases would last an hour.
+// Two clients hang up with a thousand jobs each while PostgreSQL is killed. The log has one line about it,
+// and the jobs are available as soon as PostgreSQL is back; their leases would last an hour.
 func TestJobsAreGivenBackWhenPostgreSQLIsBack(t *testing.T) {
 	t.Parallel()
 	own := pgtest.NewPrivate(t, nil)
@@ -68,7 +68,8 @@ func TestJobsAreGivenBackWhenPostgreSQLIsBack(t *testing.T) {
 	}
 }
 
-// A job that is not held any more keeps none of the others; one that somebody has locked goes back when it is free.
+// A job that is no longer held keeps no other job from being given back. A job that another transaction
+// has locked is given back after that.
 func TestLostAndLockedJobsKeepNoOtherFromGoingBack(t *testing.T) {
 	t.Parallel()
 	b := dispatcher(t, Options{})
@@ -90,7 +91,8 @@ func TestLostAndLockedJobsKeepNoOtherFromGoingBack(t *testing.T) {
 	if n := b.count("select count(*) from ojs.release where to_state = 'available'"); n != 3 {
 		t.Errorf("%d jobs were released", n)
 	}
-	// Nobody tries again what is lost: one statement, and one for each look at the job that was locked.
+	// Jobs that are no longer held are not tried again: there is one statement, and one for each try of the
+	// locked job.
 	pgtest.Eventually(t, "nothing is left", func() bool {
 		b.back.mu.Lock()
 		defer b.back.mu.Unlock()
@@ -101,7 +103,8 @@ func TestLostAndLockedJobsKeepNoOtherFromGoingBack(t *testing.T) {
 	}
 }
 
-// However long somebody has a job locked, jobs that come later go back at once; at the end the locked one alone is given up.
+// While a transaction has a job locked, later jobs are given back at once. When the server stops, only the
+// locked job is given up.
 func TestALockedJobSlowsNoOtherDown(t *testing.T) {
 	t.Parallel()
 	log := &pgtest.Log{}
@@ -123,7 +126,7 @@ func TestALockedJobSlowsNoOtherDown(t *testing.T) {
 	}
 	giveBack("locked 1")
 	<-sent
-	// It would be tried next in an hour.
+	// Its next try would be in an hour.
 	pgtest.Eventually(t, "the locked job is on the list again", func() bool {
 		d.back.mu.Lock()
 		defer d.back.mu.Unlock()
@@ -202,7 +205,7 @@ func TestTheListOfJobsToGiveBackIsBounded(t *testing.T) {
 	}
 }
 
-// A server that stops tries once more, and does not wait until the database is back.
+// A server that stops tries once more, and does not wait for a database that is away.
 func TestAServerThatStopsDoesNotWaitForTheDatabase(t *testing.T) {
 	t.Parallel()
 	log := &pgtest.Log{}
@@ -219,7 +222,7 @@ func TestAServerThatStopsDoesNotWaitForTheDatabase(t *testing.T) {
 	}
 }
 
-// A mistake in one decision is the error of its requests, and the next decision works.
+// A panic in a decision is an error of its requests only. The next decision works.
 func TestADecisionThatPanics(t *testing.T) {
 	t.Parallel()
 	b := dispatcher(t, Options{})
@@ -238,8 +241,8 @@ func TestADecisionThatPanics(t *testing.T) {
 	b.want(b.later(t.Context(), Fetch{Queues: []string{"q"}}), 1)
 }
 
-// A worker asks for a thousand large jobs and gets 16 MiB of them; the next request gets the rest. However large a job is, it is handed
-// out.
+// A worker that asks for a thousand large jobs gets 16 MiB of them, and the next request the rest. A job
+// that is larger is handed out, too.
 func TestOneAnswerHasABoundedNumberOfBytes(t *testing.T) {
 	t.Parallel()
 	b := dispatcher(t, Options{})

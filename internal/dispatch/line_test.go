@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// decideAll takes decisions until nobody is in line, and says whose groups were in each.
+// decideAll takes decisions until no group waits, and returns the tenants of the groups in each.
 func decideAll(l *line, took time.Duration) (decisions [][]string) {
 	for !l.empty() {
 		taken := map[string]int{}
@@ -30,7 +30,8 @@ func inLine(l *line, tenant, queues string) {
 	l.add(g)
 }
 
-// A tenant has many groups in a decision only while decisions are fast, and those of another one do not wait behind them.
+// A tenant has many groups in a decision only while decisions are fast, and the groups of another tenant
+// do not wait for them.
 func TestGroupsOfOneTenantInADecision(t *testing.T) {
 	t.Parallel()
 	var l line
@@ -47,7 +48,7 @@ func TestGroupsOfOneTenantInADecision(t *testing.T) {
 		want [][]string
 	}{
 		{slowDecision / 4, [][]string{{"flood1", "a", "smallb"}, {"flood2", "c", "flood3"}, {"flood4", "flood5", "flood6"}}},
-		// It has grown, to four and more; a slow decision takes that back at once.
+		// The tenant may have four groups and more by now. One slow decision reduces that again.
 		{5 * slowDecision, [][]string{{"flood1", "a", "smallb", "flood2", "c", "flood3", "flood4"}, {"flood5"}, {"flood6"}}},
 		{slowDecision - 1, [][]string{{"flood1", "a", "smallb"}, {"flood2", "c"}, {"flood3"}, {"flood4"}, {"flood5"}, {"flood6"}}},
 	} {

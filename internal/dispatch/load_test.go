@@ -7,12 +7,12 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// leastLoaded is a request for jobs by that strategy.
+// leastLoaded returns a request for jobs with the strategy least-loaded.
 func leastLoaded(worker string, count int) Fetch {
 	return Fetch{Queues: []string{"q"}, Count: count, WorkerID: worker, Strategy: "least-loaded", Wait: time.Hour}
 }
 
-// atConcurrency waits until so many requests wait whose workers are at their concurrency.
+// atConcurrency returns when n requests wait because their workers are at their concurrency.
 func (b *env) atConcurrency(n int) {
 	b.t.Helper()
 	pgtest.Eventually(b.t, "workers are at their concurrency", func() bool {
@@ -22,7 +22,7 @@ func (b *env) atConcurrency(n int) {
 	})
 }
 
-// busy is a worker that has registered with a concurrency and has as many jobs, of which it returns the first.
+// busy registers a worker with a concurrency and gives it as many jobs. It returns the id of the first.
 func (b *env) busy(worker string, concurrency int) (job string) {
 	b.t.Helper()
 	b.exec("select ojs.register_worker($1, p_concurrency => $2)", worker, concurrency)
@@ -37,7 +37,8 @@ func (b *env) ack(job string) {
 	}
 }
 
-// A FETCH of a worker at its concurrency waits until one of its jobs ends, here or elsewhere, and takes nobody's place meanwhile.
+// A FETCH of a worker at its concurrency waits until one of the worker's jobs ends, at this server or
+// elsewhere. Meanwhile it is in no decision of other requests.
 func TestAWorkerAtItsConcurrencyWaits(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -70,7 +71,8 @@ func TestAWorkerAtItsConcurrencyWaits(t *testing.T) {
 	}
 }
 
-// A job that ends while the decision is under way that still counts it is not forgotten.
+// A job ends while a decision is under way that still counts it. The request of its worker is decided
+// again soon.
 func TestAJobEndsWhileADecisionCountsIt(t *testing.T) {
 	t.Parallel()
 	b := dispatcher(t, Options{Recheck: time.Hour})
@@ -82,7 +84,8 @@ func TestAJobEndsWhileADecisionCountsIt(t *testing.T) {
 	b.want(waits, 1)
 }
 
-// Requests of workers at their concurrency that fill a decision do not hide that there are jobs for those that have no room in it.
+// Requests of workers at their concurrency fill a decision. Requests that do not fit into it still get the
+// jobs that there are.
 func TestWorkersAtTheirConcurrencyLeaveOthersTheJobs(t *testing.T) {
 	t.Parallel()
 	b := dispatcher(t, Options{Jobs: 4, Recheck: time.Hour})
@@ -98,7 +101,7 @@ func TestWorkersAtTheirConcurrencyLeaveOthersTheJobs(t *testing.T) {
 	b.exec("select ojs.enqueue('x', p_queue => 'q') from generate_series(1, 9)")
 	b.want(waits, 1)
 	b.atConcurrency(len(full))
-	// New ones, too.
+	// The same if the requests that fill the decision are new.
 	first, goOn := b.deciding(t.Context(), leastLoaded("w", 4))
 	full = append(full, first, b.later(t.Context(), leastLoaded("w", 4)))
 	b.arrived(1)
@@ -113,7 +116,8 @@ func TestWorkersAtTheirConcurrencyLeaveOthersTheJobs(t *testing.T) {
 	}
 }
 
-// Of requests that wait the one is served first whose worker has the fewest jobs, whichever came first, and each gets its own jobs.
+// Of the requests that wait, the one of the worker with the fewest jobs is served first, and not the
+// oldest one. Each gets its own jobs.
 func TestTheWorkerWithTheFewestJobsIsServedFirst(t *testing.T) {
 	t.Parallel()
 	b := dispatcher(t, Options{})

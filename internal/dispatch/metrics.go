@@ -11,16 +11,17 @@ import (
 )
 
 const (
-	// MetricQueues is of how many queues there are series of their own; those that come after share one, so that a client that makes up
-	// names cannot fill anybody's memory.
+	// MetricQueues is the number of queues and pools that get time series of their own. Those that come
+	// later share one, so that a client that makes up names fills no memory, here or in Prometheus.
 	MetricQueues = 1000
-	// OtherQueues is the name of the rest. No queue can have it.
+	// OtherQueues is the label of that shared series. No queue can have this name.
 	OtherQueues = "_other"
 
-	noPool = "default" // of workers whose pool is not configured
+	noPool = "default" // the label of workers whose pool is not configured
 )
 
-// metrics counts the statements of a server and the jobs that it hands out.
+// metrics counts the statements of a server and the jobs that it hands out. mu guards queues and
+// pools; the collectors have locks of their own.
 type metrics struct {
 	items      *prometheus.HistogramVec // by statement
 	seconds    *prometheus.HistogramVec // by statement
@@ -29,8 +30,8 @@ type metrics struct {
 	waits      *prometheus.HistogramVec // by queue
 
 	mu     sync.Mutex
-	queues map[queuePool]queueMetrics
-	pools  map[int]string // names by id
+	queues map[queuePool]queueMetrics // the counters of each series: to look them up by label costs more
+	pools  map[int]string             // names by id
 }
 
 type queuePool struct{ queue, pool string }
@@ -76,7 +77,7 @@ func (d *Dispatcher) Metrics() []prometheus.Collector {
 	}
 }
 
-// waiting counts the requests that wait for a job.
+// waiting returns the number of requests that wait for a job. It locks Dispatcher.mu.
 func (d *Dispatcher) waiting() (n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -86,7 +87,8 @@ func (d *Dispatcher) waiting() (n int) {
 	return n + d.quiet.Len() + d.full.Len()
 }
 
-// measured wraps statements so that each call is counted and timed.
+// measured wraps statements so that each call is counted and timed. poolName is called once for each
+// pool.
 func (m *metrics) measured(s statements, poolName func(id int) (string, error)) statements {
 	return statements{
 		fetch: func(ctx context.Context, parts []*part) error {
@@ -121,12 +123,15 @@ func (m *metrics) measured(s statements, poolName func(id int) (string, error)) 
 	}
 }
 
+// statement counts one statement with its items, and its duration since began.
 func (m *metrics) statement(name string, items int, began time.Time) {
 	m.items.WithLabelValues(name).Observe(float64(items))
 	m.seconds.WithLabelValues(name).Observe(time.Since(began).Seconds())
 }
 
-// nameOf returns the name of a pool, and asks for it once. A pool that is made anew has another id.
+// nameOf returns the name of a pool. It asks for it once and keeps it for good: a pool that is
+// deleted and made anew has another id. If the question fails, it returns OtherQueues. It asks
+// without the lock, because the answer comes from the database.
 func (m *metrics) nameOf(pool int, ask func(id int) (string, error)) string {
 	m.mu.Lock()
 	name, known := m.pools[pool]
@@ -144,6 +149,8 @@ func (m *metrics) nameOf(pool int, ask func(id int) (string, error)) string {
 	return name
 }
 
+// handedOut counts jobs by queue and pool, with the time that they waited from when they became
+// available.
 func (m *metrics) handedOut(jobs []sqlcgen.OjsJob, pool string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

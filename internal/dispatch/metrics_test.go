@@ -9,7 +9,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
-// series counts what a collector shows.
+// series returns the number of time series of a collector.
 func series(c prometheus.Collector) (n int) {
 	shown := make(chan prometheus.Metric)
 	go func() {
@@ -22,7 +22,7 @@ func series(c prometheus.Collector) (n int) {
 	return n
 }
 
-// However many queues there are, as many have series of their own, and the rest one.
+// MetricQueues queues have time series of their own, and all further queues share one.
 func TestQueuesOfMetricsAreBounded(t *testing.T) {
 	t.Parallel()
 	m := newMetrics()

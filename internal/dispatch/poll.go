@@ -7,23 +7,26 @@ import (
 )
 
 const (
-	// Polls that commits called for and that found nothing: so many in a row follow each other at once, then they are spaced, up to
-	// maxPollInterval.
+	// maxEmptyPolls is the number of empty polls in a row after which the next commit still causes a
+	// poll at once. Polls after more of them are spaced by pauses that double up to maxPollInterval.
 	maxEmptyPolls   = 4
 	maxPollInterval = 64 * time.Millisecond
-	// A poll after such a pause forgets the empty ones before it.
+	// emptyPollsKept is the pause between two polls after which the count of empty polls starts at 0.
 	emptyPollsKept = time.Second
-	// The interval between polls while commits do not notify this server.
+	// unnotifiedInterval is the interval between polls while commits do not notify this server.
 	unnotifiedInterval = 2 * time.Second
-	// Notifications with this payload say that a quiet worker may work again.
+	// awakeToken is the payload of a notification that a quiet worker may work again.
 	awakeToken = "awake"
 )
 
-// All methods here need Dispatcher.mu, but for those that timers and the Listener call: wake, delayedPoll, timerFired, requeueQuiet,
-// requeueFull; and attemptsEnded.
+// The caller of a method in this file holds Dispatcher.mu. The exceptions lock it themselves: wake
+// (called by the Listener), delayedPoll, timerFired, requeueQuiet and requeueFull (called by timers,
+// each in a goroutine of its own), and attemptsEnded (called by Settle). onBeat needs no lock.
 
-// wait puts a request that found nothing among the waiting ones: in front of the others, or behind
-// them.
+// wait makes a request that got no job wait in its group: in front of the requests that wait there
+// already, or behind them. It subscribes the group to its queues if the group has no subscription.
+// A request that may not wait is answered without jobs: its caller did not ask to wait, its time is
+// over, or the server stops.
 func (g *group) wait(r *request, front bool) {
 	if r.over || r.Wait <= 0 || g.d.draining {
 		g.answer(r, nil, nil)
@@ -36,16 +39,19 @@ func (g *group) wait(r *request, front bool) {
 		g.sub, registered = g.d.listener.Subscribe(g.queues, g.wake)
 		g.lingering = true
 		if registered {
-			// A commit since the decision notified others only.
+			// The queues were registered for other groups already, so nothing calls wake for the start of this
+			// subscription. A commit since the decision woke only those groups: look once for its jobs.
 			g.pollSoon()
 		}
 	}
 	if g.lingering {
+		// The timer is set for the end of the subscription. It has to be set for a poll from now on.
 		g.setTimer()
 	}
 }
 
-// wake is called by the Listener when a poll may find a job.
+// wake polls because a commit may have brought a job. The Listener calls it without its own locks,
+// perhaps once more after the subscription is closed, which costs at most a needless poll.
 func (g *group) wake() {
 	g.d.mu.Lock()
 	defer g.d.mu.Unlock()
@@ -57,7 +63,7 @@ func (g *group) wake() {
 // took) must not make the group poll without pause.
 func (g *group) pollSoon() {
 	if g.delayed != nil {
-		return
+		return // the delayed poll will see the jobs of this commit, too
 	}
 	if g.emptyPolls > maxEmptyPolls {
 		pause := min(time.Millisecond<<min(g.emptyPolls-maxEmptyPolls-1, 10), maxPollInterval)
@@ -69,6 +75,7 @@ func (g *group) pollSoon() {
 	g.poll()
 }
 
+// delayedPoll makes the poll that pollSoon has put off. A timer calls it.
 func (g *group) delayedPoll() {
 	g.d.mu.Lock()
 	defer g.d.mu.Unlock()
@@ -76,7 +83,8 @@ func (g *group) delayedPoll() {
 	g.poll()
 }
 
-// poll makes the next decision include the requests that wait.
+// poll makes the next decision include the requests that wait, and sets the timer anew: the next
+// fallback poll is due one interval after this poll, whatever caused this one.
 func (g *group) poll() {
 	g.pollDue = true
 	g.d.lineUp(g)
@@ -85,8 +93,8 @@ func (g *group) poll() {
 	}
 }
 
-// setTimer sets the timer for the next poll that no commit calls for. If no request waits, it is
-// set for the end of the subscription.
+// setTimer sets the timer for the next poll that no commit calls for. If no request waits, it sets
+// the timer for the end of the subscription. g.sub must not be nil if a request waits.
 func (g *group) setTimer() {
 	in := g.d.opts.Linger
 	g.lingering = g.waiting.Len() == 0
@@ -95,7 +103,8 @@ func (g *group) setTimer() {
 		if !g.sub.Notified() {
 			in = min(in, unnotifiedInterval)
 		}
-		// At random, so that groups that began together do not all poll together, and then on a beat, so that some share a decision.
+		// The random part spreads the polls of groups that began together. Rounding to a sixteenth of the
+		// interval brings some of them together again, so that they share a decision.
 		in = g.d.onBeat(time.Now(), in+rand.N(in/4+1)-in/8, in/16)
 	}
 	if g.timer == nil {
@@ -105,29 +114,31 @@ func (g *group) setTimer() {
 	}
 }
 
-// onBeat returns how long to wait for what is due after in: until the next multiple of beat since
-// the start, so that many timers fire together.
+// onBeat returns in, extended to the next multiple of beat since the Dispatcher began, so that
+// timers with different times fire together.
 func (d *Dispatcher) onBeat(now time.Time, in, beat time.Duration) time.Duration {
 	return in + beat - (now.Sub(d.began)+in)%max(beat, 1)
 }
 
+// timerFired makes the fallback poll, or ends the subscription of a group without waiting requests.
 func (g *group) timerFired() {
 	g.d.mu.Lock()
 	defer g.d.mu.Unlock()
 	switch {
-	case g.sub == nil:
+	case g.sub == nil: // the timer fired while unsubscribe held the lock
 	case g.waiting.Len() > 0:
 		g.poll()
 	case g.deciding == 0:
 		g.unsubscribe()
 		g.tidy()
 	default:
-		// The requests are being decided. Without a timer, one that comes back would wait for a commit alone; if none does, nobody would
-		// end the subscription.
+		// A decision has the group's requests. Set the timer again: a request that comes back from the
+		// decision needs its fallback poll, and if no request comes back, the timer ends the subscription.
 		g.setTimer()
 	}
 }
 
+// unsubscribe ends the group's subscription, and stops its timers. It does nothing if there are none.
 func (g *group) unsubscribe() {
 	if g.sub != nil {
 		g.sub.Close()
@@ -140,24 +151,25 @@ func (g *group) unsubscribe() {
 	}
 }
 
-// putQuiet makes a request wait whose worker is to get no jobs. It waits apart from its group, so
-// that it takes no other request's place. requeues is how often requeueQuiet had run when the
-// decision began.
+// putQuiet makes a request wait whose worker is to get no jobs. The request waits in
+// Dispatcher.quiet, outside its group, so that polls of the group do not decide it each time.
+// requeues is the value of Dispatcher.requeues when the decision began.
 func (d *Dispatcher) putQuiet(r *request, requeues uint64) {
 	switch {
 	case r.over || r.Wait <= 0 || d.draining:
 		r.group.answer(r, nil, nil)
 	case requeues != d.requeues:
-		// A worker was told to work again while the decision was in flight, and it may be this one.
+		// requeueQuiet ran while the decision was in flight, because a worker may work again. It may be the
+		// worker of this request, which was in no list then: decide it again. handOut calls lineUp.
 		r.enter(&r.group.requeued, false)
 	default:
 		r.enter(&d.quiet, false)
 	}
 }
 
-// putFull makes a request wait whose worker is at its concurrency. It waits apart from its group,
-// so that it takes no other request's place. ended is the value of Dispatcher.ended before the
-// decision.
+// putFull makes a request wait whose worker is at its concurrency. The request waits in
+// Dispatcher.full, outside its group, so that polls of the group do not decide it each time. ended
+// is the value of Dispatcher.ended when the decision began.
 func (d *Dispatcher) putFull(r *request, ended uint64) {
 	if r.over || r.Wait <= 0 || d.draining {
 		r.group.answer(r, nil, nil)
@@ -167,13 +179,16 @@ func (d *Dispatcher) putFull(r *request, ended uint64) {
 	if d.full.Len() == 1 {
 		d.setFullTimer(d.opts.Recheck)
 	}
+	// Stored before ended is read. attemptsEnded counts in ended before it reads anyFull, so that of a
+	// settlement at this moment at least one of the two knows, and sets the timer.
 	d.anyFull.Store(true)
 	if ended != d.ended.Load() {
-		// It may have been an attempt of this worker, which the decision did not see.
+		// An attempt ended after the decision began. It may be one of this worker, which can take a job now.
 		d.setFullTimer(maxPollInterval)
 	}
 }
 
+// setFullTimer makes requeueFull run after in, instead of at the time set before.
 func (d *Dispatcher) setFullTimer(in time.Duration) {
 	if d.fullTimer == nil {
 		d.fullTimer = time.AfterFunc(in, d.requeueFull)
@@ -182,8 +197,9 @@ func (d *Dispatcher) setFullTimer(in time.Duration) {
 	}
 }
 
-// attemptsEnded is called when a statement has ended attempts: workers that were at their
-// concurrency may take jobs again.
+// attemptsEnded makes requeueFull run soon, because workers that were at their concurrency may take
+// jobs again. Settle calls it at its end, so every ACK passes here: it takes the lock only if a request
+// may be in Dispatcher.full.
 func (d *Dispatcher) attemptsEnded() {
 	d.ended.Add(1)
 	if !d.anyFull.Load() {
@@ -192,12 +208,15 @@ func (d *Dispatcher) attemptsEnded() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.full.Len() > 0 {
+		// At most one run every 64 ms: ACKs that come all the time must not have the requests decided all the time.
 		d.setFullTimer(max(0, time.Until(d.fullAt.Add(maxPollInterval))))
 	}
 }
 
-// requeueFull queues the requests of workers that were at their concurrency again: soon after this
-// server has ended attempts, and after an interval, because attempts also end at other servers.
+// requeueFull queues the requests of workers that were at their concurrency for another decision.
+// fullTimer calls it soon after this server has ended attempts, and else after Options.Recheck,
+// because attempts also end at other servers. It does not set the timer again: putFull does, when a
+// request comes back.
 func (d *Dispatcher) requeueFull() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -222,23 +241,24 @@ func (d *Dispatcher) requeueQuiet() {
 	if d.draining {
 		return
 	}
-	// Notifications that come all the time must not fill everybody's decisions with quiet requests.
+	// Without this pause, notifications that come all the time would fill decisions with quiet requests.
 	if left := time.Until(d.requeuedAt.Add(maxPollInterval)); left > 0 {
 		d.quietTimer.Reset(left)
 		return
 	}
-	// Set before the requests move: a notification from now on is for the next time.
+	// Set before the requests move: a notification from now on sets the timer to 0 again, and causes another run.
 	d.quietTimer.Reset(in)
 	d.requeuedAt = time.Now()
-	d.requeues++
+	d.requeues++ // tells putQuiet that a decision under way has missed this run
 	d.requeue(&d.quiet)
 }
 
+// requeue moves all requests of a list to their groups and queues these for a decision.
 func (d *Dispatcher) requeue(l *list.List) {
 	for e := l.Front(); e != nil; e = l.Front() {
 		r := e.Value.(*request)
 		r.leave()
-		r.group = d.groupOf(&r.Fetch)
+		r.group = d.groupOf(&r.Fetch) // the group may have been removed while the request was outside it
 		r.enter(&r.group.requeued, false)
 		d.lineUp(r.group)
 	}

@@ -50,7 +50,7 @@ func TestACommitWakesAsManyAsItHasJobsFor(t *testing.T) {
 	if sent := b.idling() - before; sent > 2 || answered.Load() != 8 {
 		t.Errorf("seven jobs took %d statements and answered %d requests", sent, answered.Load())
 	}
-	// Idle means idle: no statement is sent for requests that wait.
+	// No statement is sent for requests that wait.
 	cancel()
 	all.Wait()
 	b.mu.Lock()
@@ -80,7 +80,7 @@ func TestAWaitEnds(t *testing.T) {
 	t.Parallel()
 	b := dispatcher(t, Options{})
 	b.want(b.later(t.Context(), Fetch{Queues: []string{"q"}, Wait: 50 * time.Millisecond}), 0)
-	// Also one that was over before the first decision was.
+	// A request whose wait is over before its first decision still gets jobs that are there.
 	b.exec("select ojs.enqueue('x', p_queue => 'q')")
 	c, goOn := b.deciding(t.Context(), Fetch{Queues: []string{"q"}, Count: 2, Wait: time.Nanosecond})
 	goOn()
@@ -111,7 +111,7 @@ func TestACommitWhileTheListenerIsCutOff(t *testing.T) {
 	}
 }
 
-// only is the one group there is. Needs Dispatcher.mu.
+// only returns the only group. The caller holds Dispatcher.mu.
 func (b *env) only() *group {
 	b.t.Helper()
 	for _, g := range b.groups {
@@ -123,7 +123,7 @@ func (b *env) only() *group {
 	return nil
 }
 
-// fires has the timer of the only group fire at this moment, and the next one soon after it is set.
+// fires makes the timer of the only group fire now, and later timers soon after they are set.
 func (b *env) fires() {
 	b.t.Helper()
 	b.mu.Lock()
@@ -134,7 +134,7 @@ func (b *env) fires() {
 	g.timerFired()
 }
 
-// The last request that waited has left, and a new one is being decided when the subscription is to end.
+// The timer for the end of the subscription fires while a decision has the only request of the group.
 func TestASubscriptionEndsAlthoughItsTimerFiresDuringADecision(t *testing.T) {
 	t.Parallel()
 	b := dispatcher(t, Options{Linger: time.Hour})
@@ -155,14 +155,14 @@ func TestASubscriptionEndsAlthoughItsTimerFiresDuringADecision(t *testing.T) {
 	b.db.Eventually("commits of the queue notify nobody", "select not exists (select from ojs.waiter where queue = 'q')")
 }
 
-// A request that waits is being decided when its next poll is due. So it is where commits do not notify and decisions take long: nothing
-// but the timer calls for a poll.
+// The timer for the next poll fires while a decision has the only request of the group. That happens where
+// commits do not notify and decisions take long: only the timer causes polls then.
 func TestPollsGoOnAlthoughTheirTimerFiresDuringADecision(t *testing.T) {
 	t.Parallel()
 	b := dispatcher(t, Options{})
 	b.later(t.Context(), Fetch{Queues: []string{"q"}, Wait: time.Hour})
 	b.waiting(1)
-	b.idling() // the listener has looked at the new registration again
+	b.idling() // the polls after the registration are over
 	b.hold.Store(true)
 	b.mu.Lock()
 	b.only().poll()
@@ -209,7 +209,7 @@ func TestResumeWakesAndAPausedQueueIsNotAskedAllTheTime(t *testing.T) {
 		b.exec("select ojs.enqueue('x', p_queue => 'q')")
 	}
 	took := time.Since(begin)
-	// Two groups, five looks at once each, then with pauses of up to 64 ms.
+	// Two groups, each with five polls at once and then with polls after pauses of up to 64 ms.
 	if sent := b.idling() - before; sent > 2*(5+7+int64(took/maxPollInterval)+2) {
 		t.Errorf("%d statements in %s", sent, took)
 	}
@@ -217,7 +217,7 @@ func TestResumeWakesAndAPausedQueueIsNotAskedAllTheTime(t *testing.T) {
 	b.want(waiting, 1)
 }
 
-// Each round is a queue that nobody has waited for, so that each commit crosses a registration somehow.
+// Each round uses a queue for which no request has waited, so that its commit overlaps the registration.
 func TestNoCommitIsMissed(t *testing.T) {
 	t.Parallel()
 	b := dispatcher(t, Options{Linger: time.Millisecond})

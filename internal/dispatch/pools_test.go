@@ -9,7 +9,8 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// Workers that have registered with pools are served by them, whether their FETCH says so or not, and beside others that ask alike.
+// Workers that have registered with pools are served by these, whether their FETCH names the pool or not,
+// also together with equal requests of workers in no pool.
 func TestRequestsOfWorkersInPools(t *testing.T) {
 	t.Parallel()
 	b := dispatcher(t, Options{})
@@ -20,7 +21,7 @@ func TestRequestsOfWorkersInPools(t *testing.T) {
 	ask := func(worker string, count int) Fetch {
 		return Fetch{Queues: []string{"a", "b"}, Count: count, WorkerID: worker, Wait: time.Hour}
 	}
-	// The requests that come while a decision is under way share the next one.
+	// Requests that come while a decision is under way share the next one.
 	first, goOn := b.deciding(t.Context(), Fetch{Queues: []string{"a", "b"}, Count: 1, WorkerID: "none"})
 	answers := map[string]<-chan answer{}
 	for worker, count := range map[string]int{"in-a": 2, "in-b": 3, "weighs": 4, "none": 2} {
@@ -42,7 +43,7 @@ func TestRequestsOfWorkersInPools(t *testing.T) {
 	if queues["in-a"] != "aa" || queues["in-b"] != "b" || len(queues["weighs"]) != 4 || len(queues["none"]) != 2 {
 		t.Errorf("jobs of queues %v", queues)
 	}
-	// The pool is full, so the next one waits until a job of it ends.
+	// The pool is at its concurrency, so the next request waits until a job of the pool ends.
 	full := b.later(t.Context(), ask("in-b", 1))
 	b.waiting(1)
 	b.exec("select ojs.ack(j.id) from ojs.job j where j.worker_id = 'in-b'")
@@ -59,14 +60,15 @@ func TestRequestsOfWorkersInPools(t *testing.T) {
 	}
 }
 
-// A FETCH that waits as its worker had registered is served as the worker is registered now. It named no pool, so none is held against it.
+// A FETCH waits while its worker registers for another pool. It named no pool, so it is served by the new
+// one and not refused.
 func TestAWorkerRegistersInAnotherPoolWhileItWaits(t *testing.T) {
 	t.Parallel()
 	b := dispatcher(t, Options{})
 	b.exec(`select ojs.configure_pool('p', '{"queues": ["a"]}'), ojs.register_worker('w', p_pool => 'p')`)
 	ask := Fetch{Queues: []string{"a"}, Count: 1, WorkerID: "none", Wait: time.Hour}
 	first, goOn := b.deciding(t.Context(), ask)
-	// Beside one that is in no pool.
+	// Together with a worker that is in no pool.
 	second := b.later(t.Context(), ask)
 	ask.WorkerID = "w"
 	moved := b.later(t.Context(), ask)

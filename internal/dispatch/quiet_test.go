@@ -11,7 +11,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// quieted waits until so many requests wait whose workers are to get no jobs.
+// quieted returns when n requests wait because their workers are to get no jobs.
 func (b *env) quieted(n int) {
 	b.t.Helper()
 	pgtest.Eventually(b.t, "the requests are quiet", func() bool {
@@ -21,7 +21,7 @@ func (b *env) quieted(n int) {
 	})
 }
 
-// quietPolls begins so many requests of workers that are told to get no jobs.
+// quietPolls makes FETCHes of workers that are to get no jobs.
 func (b *env) quietPolls(polls int) (answers []<-chan answer) {
 	b.t.Helper()
 	b.exec("select ojs.beat('old' || i) from generate_series(1, 5) i")
@@ -36,7 +36,8 @@ func (b *env) quietPolls(polls int) (answers []<-chan answer) {
 	return answers
 }
 
-// However many they are and whatever they ask for: requests of quiet workers cost one decision, and other requests nothing.
+// Many requests of quiet workers, which ask for many jobs, cost one decision and do not delay other
+// requests.
 func TestRequestsOfQuietWorkersTakeNobodysPlace(t *testing.T) {
 	t.Parallel()
 	b := dispatcher(t, Options{Jobs: 100})
@@ -49,7 +50,8 @@ func TestRequestsOfQuietWorkersTakeNobodysPlace(t *testing.T) {
 	b.exec("select ojs.enqueue('x', p_queue => 'q')")
 	b.want(good, 1)
 	b.quieted(polls)
-	// Its first poll, and one for each hundred jobs that the others would take, or for one of them that would take more.
+	// The first poll of the request, and one decision for each hundred jobs that the quiet workers ask for, or
+	// for a single one that asks for more.
 	if sent := b.idling() - before; sent > 20 {
 		t.Errorf("%d statements until they are quiet", sent)
 	}
@@ -81,7 +83,7 @@ func TestRequestsOfQuietWorkersTakeNobodysPlace(t *testing.T) {
 	b.quieted(polls)
 }
 
-// Told to go on, one by one or all at once, they get what there is.
+// Quiet workers that are told to go on, one by one or all at once, get jobs.
 func TestQuietWorkersThatAreToldToGoOnGetJobs(t *testing.T) {
 	t.Parallel()
 	b := dispatcher(t, Options{Jobs: 100})
@@ -109,7 +111,7 @@ func TestQuietWorkersThatAreToldToGoOnGetJobs(t *testing.T) {
 	}
 }
 
-// A worker that made itself quiet goes on when it says so.
+// A worker that has made itself quiet gets jobs when it says that it runs.
 func TestAWorkerThatSaysItRunsGoesOn(t *testing.T) {
 	t.Parallel()
 	b := dispatcher(t, Options{})
@@ -128,7 +130,8 @@ func TestAWorkerThatSaysItRunsGoesOn(t *testing.T) {
 	b.want(waiting, 0)
 }
 
-// A worker that goes on while the decision is under way that still sees it quiet is not forgotten.
+// A worker is told to go on while a decision is under way that still sees it quiet. Its request is decided
+// again.
 func TestAWorkerGoesOnWhileADecisionIsUnderWay(t *testing.T) {
 	t.Parallel()
 	b := dispatcher(t, Options{})
@@ -152,7 +155,7 @@ func TestAWorkerGoesOnWhileADecisionIsUnderWay(t *testing.T) {
 	b.want(waiting, 1)
 }
 
-// New requests fill every decision, and a worker that goes on has a place before them all the same.
+// New requests fill every decision. The request of a worker that goes on is decided before them.
 func TestAWorkerThatGoesOnIsBeforeNewRequests(t *testing.T) {
 	t.Parallel()
 	b := dispatcher(t, Options{Jobs: 1})

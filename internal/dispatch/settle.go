@@ -12,7 +12,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
-// Settlement ends one attempt: an ACK, or with Error a NACK.
+// Settlement ends one attempt: a NACK if Error is set, else an ACK.
 type Settlement struct {
 	ID                      string
 	Lease, WorkerID, Tenant *string
@@ -22,16 +22,20 @@ type Settlement struct {
 	Requeue                 bool   // NACK
 }
 
-// Settled is the job after the attempt was ended, or the error. If the client did not ask for the
-// job, only ID, State and FinishedAt are set after an ACK.
+// Settled is the job after the attempt was ended, or the error; of an enqueue, the job that was
+// made. If the caller of Settle did not ask for whole jobs, only ID, State and FinishedAt are set
+// after an ACK.
 type Settled struct {
 	Job sqlcgen.OjsJob
-	Err error // a *pg.Error
+	Err error // a *pg.Error, or context.Canceled if the caller has left
 }
 
-// Settle ends attempts in one statement with those of other callers; each succeeds or fails by
-// itself. jobs asks for whole jobs in the answer; callers that want them share statements only with
-// each other.
+// Settle ends attempts, each by itself, and returns one result for each in the same order. It
+// shares statements with other callers that have asked for whole jobs (jobs), or with other callers
+// that have not. It returns when all attempts are ended or refused, or when ctx ends, after
+// Options.Query at the latest; an attempt whose statement was under way may then be ended though its
+// result has an error. All attempts of a call are of one tenant: s[0] names the tenant whose queue
+// in the batcher they use.
 func (d *Dispatcher) Settle(ctx context.Context, s []Settlement, jobs bool) []Settled {
 	if len(s) == 0 {
 		return nil
@@ -43,12 +47,13 @@ func (d *Dispatcher) Settle(ctx context.Context, s []Settlement, jobs bool) []Se
 	ctx, cancel := context.WithTimeout(ctx, d.opts.Query)
 	defer cancel()
 	by := d.settlers[jobs]
-	in := slices.Clone(s) // a statement in flight goes on when ctx ends
+	in := slices.Clone(s) // a statement in flight goes on when ctx ends, and the caller may use s again
 	results := make([]Settled, len(in))
 	defer d.attemptsEnded()
 	remaining := d.acknowledge(ctx, by, line, in, results)
 	in = pick(in, remaining)
-	// SQL skips jobs that somebody has locked: a statement that serves several callers waits for no lock.
+	// ojs.settle refuses a job that another transaction has locked (55P03): if it waited, it would keep
+	// all callers of the statement waiting. So locked jobs are tried again here, after pauses.
 	pg.RetryLocked(ctx, func() (locked bool) {
 		if len(in) == 0 {
 			return false
@@ -70,7 +75,9 @@ func (d *Dispatcher) Settle(ctx context.Context, s []Settlement, jobs bool) []Se
 	return results
 }
 
-// acknowledge ends the attempts that ojs.ack_many can end, and returns the indexes of the others.
+// acknowledge ends the attempts that ojs.ack_many can end and sets their results. It returns the
+// indexes of the others, in order, for ojs.settle. An attempt whose statement failed has an error as
+// its result and is not among them.
 func (d *Dispatcher) acknowledge(ctx context.Context, by settler, line string, in []Settlement, results []Settled) (remaining []int) {
 	var acks []ack
 	var places []int
@@ -99,6 +106,7 @@ func (d *Dispatcher) acknowledge(ctx context.Context, by settler, line string, i
 	return remaining
 }
 
+// sizeOfSettlement returns the bytes of a settlement in a statement: its JSON, and 200 for its ids.
 func sizeOfSettlement(s *Settlement) int { return len(s.Result) + len(s.Error) + 200 }
 
 // settlements returns the JSON array that ojs.settle reads.
@@ -117,12 +125,14 @@ func settlements(items []Settlement) []byte {
 	return append(b, ']')
 }
 
-// ack is an ACK in the form of ojs.ack_many.
+// ack is an ACK in the form that ojs.ack_many takes, with its ids parsed.
 type ack struct {
 	*Settlement
 	id, lease pgtype.UUID
 }
 
+// simpleAck returns the settlement as an ack. ok is false if ojs.ack_many cannot take it: it is a
+// NACK, or an id is no UUID, which ojs.settle refuses with a reason.
 func simpleAck(s *Settlement) (a ack, ok bool) {
 	id, err := uuid.Parse(s.ID)
 	a = ack{Settlement: s, id: pgtype.UUID{Bytes: id, Valid: true}}
@@ -133,6 +143,7 @@ func simpleAck(s *Settlement) (a ack, ok bool) {
 	return a, err == nil && s.Error == nil && !s.Requeue
 }
 
+// pick returns the items with the given indexes.
 func pick[T any](items []T, which []int) []T {
 	some := make([]T, len(which))
 	for i, at := range which {
@@ -141,6 +152,7 @@ func pick[T any](items []T, which []int) []T {
 	return some
 }
 
+// append appends the settlement as a JSON object of ojs.settle.
 func (s *Settlement) append(b []byte) []byte {
 	b = append(b, `{"id":`...)
 	b = jsonbody.AppendString(b, s.ID)

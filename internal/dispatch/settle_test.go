@@ -74,7 +74,7 @@ func TestSettlementsShareAStatementAndEachHasItsOwnResult(t *testing.T) {
 	}
 }
 
-// One answer that is to hold its job does not have those of all others read.
+// One caller that asks for the whole job does not cause all jobs of a statement to be read.
 func TestOnlyJobsThatAreWantedAreRead(t *testing.T) {
 	t.Parallel()
 	b := dispatcher(t, Options{Spacing: time.Hour})

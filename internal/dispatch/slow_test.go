@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A slow decision is logged, and no second one in the same minute.
+// A slow decision is logged, but no second one in the same minute.
 func TestSlowDecisionsAreLogged(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer

@@ -14,8 +14,10 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
-// statements are the calls to the database, each in one transaction. Statements that return jobs
-// stand here instead of in db/queries, because their rows are read by hand (jobrow.Rows).
+// statements holds the calls to the database, each in one transaction. They are fields so that
+// metrics.measured can wrap them and a benchmark can replace them (Can). No call is made while
+// Dispatcher.mu is held. Statements that return jobs stand in this file and not in db/queries,
+// because their rows are read by hand (jobrow.Rows).
 type statements struct {
 	fetch   func(ctx context.Context, parts []*part) error // sets part.fetched
 	ack     func(ctx context.Context, items []ack, whole bool) ([]*sqlcgen.OjsJob, error)
@@ -24,14 +26,17 @@ type statements struct {
 	release func(ctx context.Context, ids, leases []string) (locked []string, err error)
 }
 
-// madeJob receives the outcome of the nth job that was sent.
+// madeJob receives the stored job, or the error, of the nth job that was sent, counted from 0.
 type madeJob = func(n int, job sqlcgen.OjsJob, err error)
 
 var fetchMany = "select request, pool, " + jobrow.Columns +
 	" from ojs.fetch_many($1, $2, $3, $4, $5, p_strategy => $6, p_weights => $7, p_pool => $8)"
 
-// fetchMany decides for several groups in one transaction. No job is handed out before it has committed.
+// fetchMany calls ojs.fetch_many for each part, all in one transaction, and sets part.fetched. It
+// returns after the commit. Until then no job may be handed out: PostgreSQL could still undo the
+// lease, and give the job to another worker. If it returns an error, no job is leased.
 func (d *Dispatcher) fetchMany(ctx context.Context, parts []*part) error {
+	// The usual case by itself: a statement alone needs no batch.
 	if len(parts) == 1 {
 		rows, err := d.db.Pool().Query(ctx, fetchMany, parts[0].arguments()...)
 		if err != nil {
@@ -57,6 +62,8 @@ func (d *Dispatcher) fetchMany(ctx context.Context, parts []*part) error {
 	return results.Close()
 }
 
+// arguments returns the parameters of ojs.fetch_many: one array element for each request of the
+// part, in their order, and what is common to the group.
 func (p *part) arguments() []any {
 	n := len(p.requests)
 	counts, timeouts := make([]int32, n), make([]int32, n)
@@ -70,7 +77,7 @@ func (p *part) arguments() []any {
 	}
 }
 
-// present returns nil for an empty text.
+// present returns a pointer to text, or nil if it is empty: SQL takes null for "not given".
 func present(text string) *string {
 	if text == "" {
 		return nil
@@ -78,9 +85,11 @@ func present(text string) *string {
 	return &text
 }
 
-// Columns of fetchMany that say of what kind a row is.
-const firstColumn = 2 // of the job
+// firstColumn is the index of the job's first column in a row of fetchMany.
+const firstColumn = 2
 
+// Indexes of columns in a row of fetchMany. A row without an id has no job, and the other columns
+// tell what it means (readNoJob).
 var (
 	requestColumn = 0
 	poolColumn    = 1
@@ -90,8 +99,9 @@ var (
 	metaColumn    = firstColumn + jobrow.Column("meta")
 )
 
-// read reads the rows of ojs.fetch_many to their end. That is the end of the transaction unless the
-// rows belong to a batch.
+// read reads the rows of one call of ojs.fetch_many to their end, which is the end of the
+// transaction unless the rows belong to a batch. It fails if a row cannot be read, or if the jobs of
+// a request are not next to each other.
 func (p *part) read(rows pgx.Rows) error {
 	defer rows.Close()
 	p.fetched = fetched{runs: make([]run, len(p.requests))}
@@ -115,7 +125,8 @@ func (p *part) read(rows pgx.Rows) error {
 		if err == nil {
 			err = reader.Read(&p.jobs[len(p.jobs)-1])
 		}
-		// A worker must get no job that is leased to another one.
+		// A request gets a range of the jobs. If its jobs were apart, the range would hold a job that is
+		// leased to another worker.
 		if err == nil && (request < 1 || request > len(p.requests) || request != last && p.runs[request-1].jobs > 0) {
 			err = fmt.Errorf("a job for request %d of %d, after one for %d", request, len(p.requests), last)
 		}
@@ -132,7 +143,7 @@ func (p *part) read(rows pgx.Rows) error {
 	return rows.Err()
 }
 
-// readNoJob reads a row that says why there is no job.
+// readNoJob reads a row without a job. The package comment lists what such rows mean.
 func (p *part) readNoJob(rows pgx.Rows, reader *jobrow.Rows) error {
 	if reader.Null(workerColumn) {
 		p.cut = true
@@ -158,7 +169,7 @@ func (p *part) readNoJob(rows pgx.Rows, reader *jobrow.Rows) error {
 }
 
 // readBound reads a row that bounds the jobs of a request, because its worker is near its
-// concurrency.
+// concurrency. The column attempt holds the bound.
 func (p *part) readBound(reader *jobrow.Rows) error {
 	request, err := reader.Int(requestColumn)
 	if err == nil {
@@ -175,24 +186,29 @@ func (p *part) readBound(reader *jobrow.Rows) error {
 	return nil
 }
 
-// poolName asks for the name of the pool that a job was handed out for.
+// poolName asks the database for the name of a pool, for the labels of metrics.
 func (d *Dispatcher) poolName(id int) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), d.opts.Query)
 	defer cancel()
 	return sqlcgen.New(d.db.Pool()).PoolName(ctx, int32(id))
 }
 
+// releaseMany makes jobs available again and returns the ids of jobs that another transaction has
+// locked. Jobs that are no longer held under their lease are skipped.
 func (d *Dispatcher) releaseMany(ctx context.Context, ids, leases []string) (locked []string, err error) {
 	return sqlcgen.New(d.db.Pool()).ReleaseMany(ctx, sqlcgen.ReleaseManyParams{Ids: ids, Leases: leases})
 }
 
 const ackMany = "select n, finished_at from ojs.ack_many($1, $2, $3, $4, $5)"
 
-// Not (job).*, which a migration may make wider.
+// ackManyJobs names the columns of the job. With (job).* a migration that adds a column would break
+// servers that run already.
 var ackManyJobs = "select n, (job)." + strings.ReplaceAll(jobrow.Columns, ", ", ", (job).") +
 	" from ojs.ack_many($1, $2, $3, $4, $5, true)"
 
-// ackMany acknowledges what ojs.ack_many can, which is most of what comes, and returns nil for the rest.
+// ackMany acknowledges jobs with ojs.ack_many, and returns for each item the job, or nil if
+// ojs.ack_many did not end the attempt: ojs.settle then ends it or tells what is wrong. whole asks
+// for all columns of the jobs; else only ID, State and FinishedAt are set.
 func (d *Dispatcher) ackMany(ctx context.Context, items []ack, whole bool) ([]*sqlcgen.OjsJob, error) {
 	ids, leases := make([]pgtype.UUID, len(items)), make([]pgtype.UUID, len(items))
 	results := make([][]byte, len(items))
@@ -211,8 +227,8 @@ func (d *Dispatcher) ackMany(ctx context.Context, items []ack, whole bool) ([]*s
 	return readAcked(rows, items)
 }
 
-// readAcked reads, for each acknowledged job, its place in the list (from 1) and the columns that
-// the rows hold.
+// readAcked reads a row for each acknowledged job: its number in the list of items, from 1, and then
+// columns of the job.
 func readAcked(rows pgx.Rows, items []ack) ([]*sqlcgen.OjsJob, error) {
 	defer rows.Close()
 	acked, jobs := make([]*sqlcgen.OjsJob, len(items)), make([]sqlcgen.OjsJob, len(items))
@@ -234,6 +250,8 @@ func readAcked(rows pgx.Rows, items []ack) ([]*sqlcgen.OjsJob, error) {
 	return acked, rows.Err()
 }
 
+// checkPlace fails if n is no number of one of items elements, counted from 1. Without the check a
+// wrong row would be a panic, with an index out of range.
 func checkPlace(n, items int) error {
 	if n < 1 || n > items {
 		return fmt.Errorf("a result for element %d of %d", n, items)
@@ -243,7 +261,8 @@ func checkPlace(n, items int) error {
 
 var settle = "select " + outcomeColumns + ", " + jobrow.Columns + " from ojs.settle($1, $2)"
 
-// settleMany ends attempts with ojs.settle, which says what is wrong with those that it cannot end.
+// settleMany ends attempts with ojs.settle. It returns for each item the job, or the reason why its
+// attempt could not be ended. If it returns an error, no attempt is ended.
 func (d *Dispatcher) settleMany(ctx context.Context, items []Settlement, whole bool) ([]Settled, error) {
 	rows, err := d.db.Pool().Query(ctx, settle, settlements(items), whole)
 	if err != nil {
@@ -252,6 +271,7 @@ func (d *Dispatcher) settleMany(ctx context.Context, items []Settlement, whole b
 	return d.readSettled(rows, len(items))
 }
 
+// readSettled reads the rows of ojs.settle.
 func (d *Dispatcher) readSettled(rows pgx.Rows, items int) ([]Settled, error) {
 	settled := make([]Settled, items)
 	err := readOutcomes(rows, items, func(n int, job *jobrow.Rows, refusal error) error {
@@ -270,8 +290,10 @@ func (d *Dispatcher) readSettled(rows pgx.Rows, items int) ([]Settled, error) {
 // outcomeColumns are the four columns before the job in a row of readOutcomes.
 const outcomeColumns = "n, sqlstate, message, detail"
 
-// readOutcomes reads one row for each element that was sent. It calls each with the element's index
-// and its refusal, or with a job to read.
+// readOutcomes reads one row for each element that was sent. It calls each with the element's index,
+// from 0, and either its refusal or the row, of which each may read the job. It fails if each does,
+// or if the rows are not as many as the elements: a caller would else get an empty job for its
+// answer.
 func readOutcomes(rows pgx.Rows, items int, each func(n int, job *jobrow.Rows, refusal error) error) error {
 	defer rows.Close()
 	reader, seen := jobrow.New(rows, 4), 0
@@ -301,7 +323,8 @@ func readOutcomes(rows pgx.Rows, items int, each func(n int, job *jobrow.Rows, r
 	return nil
 }
 
-// readRefusal reads the columns sqlstate, message and detail.
+// readRefusal makes an error of the columns sqlstate, message and detail, in the form that
+// PostgreSQL's own errors have, so that both are translated in the same way.
 func readRefusal(reader *jobrow.Rows) (*pgconn.PgError, error) {
 	var message *string
 	var detail []byte

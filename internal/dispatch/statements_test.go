@@ -9,8 +9,8 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/jobrow"
 )
 
-// What the database says of an element that was not sent, or of a request out of its order, is an error and reaches nobody: the job, and
-// its lease, would go to somebody else.
+// A row about an element that was not sent, or about a request out of order, is an error, and no caller
+// gets its job: the job with its lease would go to another worker.
 func TestRowsOutOfTheirPlaceAreRefused(t *testing.T) {
 	t.Parallel()
 	b := dispatcher(t, Options{})

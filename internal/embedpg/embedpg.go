@@ -1,15 +1,13 @@
 //go:build unix
 
-// Package embedpg runs a PostgreSQL server of our own: it finds or downloads the binaries,
-// initialises a data directory, starts the server on the loopback interface and stops it.
-// It serves `ojs-pg dev` and the tests.
-//
-// It is not a connection to Postgres (that is internal/pg) and knows no SQL: it hands out a
+// Package embedpg runs a PostgreSQL server of our own, for `ojs-pg dev`, benchmarks and tests. It
+// finds or downloads the binaries, initialises a data directory, starts the server on the loopback
+// interface and stops it. It opens no connections (internal/pg does) and knows no SQL: it returns a
 // URL and a way to stop.
 //
-// What it promises: one directory is served by one process at a time; the server never
-// outlives the program that started it for long, however that program ends; data that was
-// committed is there at the next start.
+// It promises: one process at a time serves a directory. The server ends soon after the program that
+// started it, however that program ends; where the kernel cannot see to that, the next start ends
+// it. Data that was committed is there at the next start.
 package embedpg
 
 import (
@@ -52,11 +50,11 @@ const (
 	maxLogBytes      = 8 << 20
 )
 
-// Progress is told what is being done and how far it got. total is 0 when the end is not
-// known; a new step name ends the step before.
+// Progress is called while a server is made ready, with the name of the current step and how much of
+// it is done. total is 0 if it is not known. A new step name ends the step before.
 type Progress func(step string, done, total int64)
 
-// Options say where a server keeps its data and how it runs. Only DataDir is required.
+// Options holds where a server keeps its data and how it runs. Only DataDir is required.
 type Options struct {
 	// DataDir is created if absent, its parents too. It must be empty or made by this package.
 	DataDir string
@@ -77,7 +75,8 @@ type Options struct {
 	Progress  Progress
 }
 
-// Server is a running PostgreSQL.
+// Server is a running PostgreSQL. A goroutine waits for the process and closes exited when it is
+// gone. Its methods may be called at once from several goroutines.
 type Server struct {
 	// Binaries are the ones that run.
 	Binaries Binaries
@@ -96,8 +95,9 @@ type Server struct {
 	stopErr  error
 }
 
-// Start returns when the server accepts connections. The caller must Stop it. ctx bounds the
-// start only.
+// Start starts a server and returns when it accepts connections. It makes the data directory at its
+// first start. ctx bounds the start only; the caller must Stop the server. It fails with ErrInUse if
+// another process serves the directory.
 func Start(ctx context.Context, opts Options) (_ *Server, err error) {
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
@@ -119,6 +119,7 @@ func Start(ctx context.Context, opts Options) (_ *Server, err error) {
 	if err != nil {
 		return nil, err
 	}
+	// After a failed start another process may use the directory.
 	defer func() {
 		if err != nil {
 			lock.Close()
@@ -147,8 +148,8 @@ func Start(ctx context.Context, opts Options) (_ *Server, err error) {
 	return s, nil
 }
 
-// runOnFreePort starts the postmaster on the given port, or on one that is free. Another program may take a free port before
-// the postmaster does, so it tries three of them; a given port is tried once.
+// runOnFreePort starts the postmaster on Options.Port, or on a free port. Another program may take a
+// free port before the postmaster does, so it tries three of them; a given port is tried once.
 func (s *Server) runOnFreePort(ctx context.Context, home *home, opts Options) error {
 	opts.Progress("starting PostgreSQL", 0, 0)
 	for attempt := 1; ; attempt++ {
@@ -174,12 +175,12 @@ func (s *Server) runOnFreePort(ctx context.Context, home *home, opts Options) er
 	return nil
 }
 
-// URL is a postgres:// address of the given database for the superuser, password included.
+// URL returns a postgres:// address of a database for the superuser, with the password.
 func (s *Server) URL(database string) string {
 	return s.URLFor(Superuser, s.password, database)
 }
 
-// URLFor is URL for another role.
+// URLFor returns a postgres:// address of a database for a role.
 func (s *Server) URLFor(user, password, database string) string {
 	u := url.URL{
 		Scheme: "postgres",
@@ -190,22 +191,23 @@ func (s *Server) URLFor(user, password, database string) string {
 	return u.String()
 }
 
-// PID is the process id of the postmaster.
+// PID returns the process id of the postmaster.
 func (s *Server) PID() int { return s.process.Pid }
 
-// LogFile is where the server writes its log.
+// LogFile returns the path of the server's log.
 func (s *Server) LogFile() string { return filepath.Join(s.DataDir, logName) }
 
-// WriteFile keeps a note beside the data, readable by the owner of the directory alone.
+// WriteFile writes a file into the data directory, which only the owner of the directory may read.
 func (s *Server) WriteFile(name, content string) error {
 	return writeIn(s.DataDir, name, content)
 }
 
-// Exited is closed when the server is gone, wanted or not.
+// Exited returns a channel that is closed when the server is gone, stopped or crashed.
 func (s *Server) Exited() <-chan struct{} { return s.exited }
 
-// Stop shuts the server down: it ends open sessions, writes committed data, and returns when the process is gone. A server that
-// is still there after 25 seconds is killed.
+// Stop shuts the server down: it ends open sessions, writes committed data, and returns when the
+// process is gone. A server that is still there after 25 seconds is killed. A second call returns
+// what the first one did.
 func (s *Server) Stop() error {
 	s.stopOnce.Do(func() {
 		defer s.lock.Close()
@@ -214,15 +216,17 @@ func (s *Server) Stop() error {
 	return s.stopErr
 }
 
-// Kill ends the server at once, without a checkpoint, and does not wait. Committed data is
-// recovered at the next start.
+// Kill ends the server at once, without a checkpoint, and does not wait for its end. Committed data
+// is recovered at the next start. The caller has to Stop it all the same, which releases the
+// directory.
 func (s *Server) Kill() {
-	// SIGQUIT lets the postmaster take its children along, which SIGKILL would not.
+	// At SIGQUIT the postmaster ends its children; at SIGKILL it could not.
 	_ = s.process.Signal(syscall.SIGQUIT)
 }
 
-// terminate ends the postmaster by a fast shutdown, then by an immediate one, then by SIGKILL, until gone is closed, which says
-// that the process has ended.
+// terminate ends the postmaster: by a fast shutdown; if it is still there after fastTimeout, by an
+// immediate one; and at last by SIGKILL. It returns when gone is closed, which means that the process
+// has ended, and fails if it does not end.
 func terminate(signal func(os.Signal) error, gone <-chan struct{}, fastTimeout time.Duration) error {
 	steps := []struct {
 		signal syscall.Signal
@@ -247,8 +251,8 @@ func terminate(signal func(os.Signal) error, gone <-chan struct{}, fastTimeout t
 	return errors.New("PostgreSQL does not stop, not even when killed")
 }
 
-// prepareDir makes the directory, or makes sure that an existing one is ours or empty: root would otherwise change the owner of
-// somebody's files.
+// prepareDir makes the directory. It refuses one that is neither empty nor made by this package:
+// otherwise root would change the owner of another user's files.
 func prepareDir(dir string) error {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return fmt.Errorf("create the parent of the data directory: %w", err)
@@ -273,7 +277,8 @@ func prepareDir(dir string) error {
 	return fmt.Errorf("%s is not empty and was not made by ojs-pg: name a new or empty directory", dir)
 }
 
-// acquireLock locks the directory for this process. The kernel releases the lock when the process ends, for whatever reason.
+// acquireLock locks the directory for this process, or fails with ErrInUse. Closing the file releases
+// the lock; so does the kernel when the process ends, for any reason.
 func acquireLock(dir string) (*os.File, error) {
 	file, err := openIn(dir, lockName, os.O_RDWR)
 	if err != nil {
@@ -290,7 +295,7 @@ func acquireLock(dir string) (*os.File, error) {
 		}
 		return nil, fmt.Errorf("%w: %s is used by %s: stop that one, or name another directory with --data-dir", ErrInUse, dir, holder)
 	}
-	// The process id serves the message above alone; the lock does not depend on it.
+	// The process id is only for the message above; the lock does not depend on it.
 	if err := file.Truncate(0); err == nil {
 		_, _ = file.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
 	}
@@ -300,8 +305,9 @@ func acquireLock(dir string) (*os.File, error) {
 // ErrInUse means that another process serves the same data directory.
 var ErrInUse = errors.New("the data directory is in use")
 
-// binariesFor picks binaries whose major version fits the data directory: PostgreSQL cannot
-// open the files of another major version.
+// binariesFor returns binaries that fit the data directory: PostgreSQL cannot open the files of
+// another major version, and its user must be able to run them. It downloads them if the machine has
+// none, unless the caller has named a directory.
 func binariesFor(ctx context.Context, home *home, opts Options) (Binaries, error) {
 	major, err := home.clusterMajor()
 	if err != nil {
@@ -343,7 +349,8 @@ func binariesFor(ctx context.Context, home *home, opts Options) (Binaries, error
 	return b, nil
 }
 
-// clusterMajor is the major version of the PostgreSQL that made the cluster, 0 if there is no cluster yet.
+// clusterMajor returns the major version of the PostgreSQL that made the cluster, or 0 if there is no
+// cluster yet.
 func (h *home) clusterMajor() (int, error) {
 	raw, err := os.ReadFile(filepath.Join(h.dir, clusterName, "PG_VERSION"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -359,7 +366,7 @@ func (h *home) clusterMajor() (int, error) {
 	return major, nil
 }
 
-// initialise makes the cluster at the first start and returns the superuser's password.
+// initialise makes the cluster if there is none, and returns the superuser's password.
 func (h *home) initialise(ctx context.Context, b Binaries, opts Options) (string, error) {
 	cluster := filepath.Join(h.dir, clusterName)
 	if _, err := os.Stat(cluster); err == nil {
@@ -395,8 +402,8 @@ func (h *home) initialise(ctx context.Context, b Binaries, opts Options) (string
 	return password, nil
 }
 
-// initdb makes a cluster under a temporary name, so that an interrupted start leaves nothing that looks like a complete cluster.
-// It returns what the program wrote.
+// initdb makes a cluster under a temporary name, so that an interrupted start leaves nothing that
+// looks like a complete cluster. It returns the output of the program.
 func (h *home) initdb(ctx context.Context, b Binaries, password, locale string, throwaway bool) (string, error) {
 	if err := os.RemoveAll(filepath.Join(h.dir, newClusterName)); err != nil {
 		return "", fmt.Errorf("remove the rest of an interrupted start: %w", err)
@@ -404,7 +411,8 @@ func (h *home) initdb(ctx context.Context, b Binaries, password, locale string, 
 	if err := h.mkdir(newClusterName); err != nil {
 		return "", err
 	}
-	// initdb reads the password as the server's user, so that user gets a copy of the file for as long as initdb runs.
+	// initdb reads the password as the server's user. That user gets a copy of the file for as long as
+	// initdb runs, because the file itself belongs to root.
 	const passwordCopy = "initdb.password"
 	defer os.Remove(filepath.Join(h.dir, passwordCopy))
 	if err := writeIn(h.dir, passwordCopy, password+"\n"); err != nil {
@@ -429,7 +437,8 @@ func (h *home) initdb(ctx context.Context, b Binaries, password, locale string, 
 	return string(out), err
 }
 
-// run starts the postmaster once and waits until it accepts connections.
+// run starts the postmaster once and returns when it accepts connections. If it fails, no postmaster
+// is left running.
 func (s *Server) run(ctx context.Context, h *home, opts Options) error {
 	if err := rotateLog(s.LogFile()); err != nil {
 		return err
@@ -488,6 +497,7 @@ func (s *Server) run(ctx context.Context, h *home, opts Options) error {
 	}
 }
 
+// exitReason returns the error of a process that has ended, also if it ended without one.
 func exitReason(err error) error {
 	if err == nil {
 		return errors.New("exit status 0")
@@ -495,7 +505,8 @@ func exitReason(err error) error {
 	return err
 }
 
-// isReady reads the status that the postmaster writes into its pid file for pg_ctl: it needs neither password nor client.
+// isReady reports whether the postmaster accepts connections. It reads the status that the postmaster
+// writes into its pid file for pg_ctl, which needs neither a password nor a client.
 func isReady(pidFile string, pid int) bool {
 	raw, err := os.ReadFile(pidFile)
 	if err != nil {
@@ -505,8 +516,8 @@ func isReady(pidFile string, pid int) bool {
 	return len(lines) >= 8 && strings.TrimSpace(lines[0]) == strconv.Itoa(pid) && strings.TrimSpace(lines[7]) == "ready"
 }
 
-// stopLeftover ends a postmaster that survived the program which started it. The caller holds the
-// directory's lock, so no living program uses that postmaster.
+// stopLeftover ends a postmaster that has survived the program which started it. The caller holds the
+// directory's lock, so no other program uses that postmaster.
 func stopLeftover(ctx context.Context, cluster string, logger *slog.Logger) error {
 	raw, err := os.ReadFile(filepath.Join(cluster, "postmaster.pid"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -531,7 +542,7 @@ func stopLeftover(ctx context.Context, cluster string, logger *slog.Logger) erro
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
 	go func() {
-		// The process is no child of this one, so wait(2) does not work.
+		// The process is no child of this one, so wait(2) cannot tell when it ends.
 		tick := time.NewTicker(20 * time.Millisecond)
 		defer tick.Stop()
 		for servesCluster(pid, cluster) {
@@ -549,8 +560,8 @@ func stopLeftover(ctx context.Context, cluster string, logger *slog.Logger) erro
 	return ctx.Err()
 }
 
-// freePort returns a free port. With tryLast it prefers the one in the file, the port of the last start, because people keep
-// URLs in their shell history.
+// freePort returns a free port. With tryLast it prefers the port in the file, which is that of the
+// last start: people keep URLs in their shell history.
 func freePort(file string, tryLast bool) (int, error) {
 	if raw, err := os.ReadFile(file); tryLast && err == nil {
 		if port, err := strconv.Atoi(strings.TrimSpace(string(raw))); err == nil && port > 0 && port < 1<<16 {
@@ -596,8 +607,8 @@ func logSince(path string, offset int64) string {
 	return strings.Join(lines[max(0, len(lines)-20):], "\n")
 }
 
-// Remove deletes a data directory made by this package, with the server that may still run in
-// it. It answers ErrInUse if another process serves it.
+// Remove deletes a data directory made by this package, after it has ended a server that may still
+// run in it. It fails with ErrInUse if another process serves the directory.
 func Remove(ctx context.Context, dir string) error {
 	if _, err := os.Stat(filepath.Join(dir, lockName)); err != nil {
 		return fmt.Errorf("%s was not made by ojs-pg: %w", dir, err)

@@ -20,7 +20,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-// childEnv makes this test binary a program that runs a server until it is killed.
+// childEnv names the environment variable that makes this test binary a program that runs a server
+// until it is killed.
 const childEnv = "OJS_EMBEDPG_TEST_DIR"
 
 func TestMain(m *testing.M) {
@@ -169,7 +170,7 @@ func TestKilledProgram(t *testing.T) {
 	}
 	execute(t, url, "create table kept (value int)", "insert into kept values (42)")
 
-	// A session in the middle of something must not keep the old server alive.
+	// A session with an open transaction must not keep the old server alive.
 	busy, err := pgx.Connect(t.Context(), url)
 	if err != nil {
 		t.Fatal(err)
@@ -193,7 +194,8 @@ func TestKilledProgram(t *testing.T) {
 	}
 }
 
-// A server that somebody else keeps alive in our directory is stopped, not left to block us.
+// A server that a program without the lock has started in our directory is stopped; otherwise no
+// start would succeed.
 func TestLeftoverServer(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -270,7 +272,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// An interrupted first start leaves a lock, a password and half a cluster under its scratch name.
+// An interrupted first start leaves a lock, a password and half a cluster under its temporary name.
 func TestInterruptedFirstStart(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -288,7 +290,7 @@ func TestInterruptedFirstStart(t *testing.T) {
 	}
 }
 
-// Root may start a server on the directory of an ordinary user, who must find it usable later.
+// Root may start a server on the directory of an ordinary user. That user can start it later.
 func TestRootKeepsTheOwner(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {

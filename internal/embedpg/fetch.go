@@ -19,13 +19,14 @@ import (
 	"time"
 )
 
-// DefaultRepository is Maven Central, where the project zonky publishes PostgreSQL builds that run from any directory.
+// DefaultRepository is Maven Central, where the project zonky publishes builds of PostgreSQL that run
+// from any directory.
 const DefaultRepository = "https://repo1.maven.org/maven2"
 
-// downloads are the releases to download, by their major version.
+// downloads maps a major version to the release of zonky that is downloaded.
 var downloads = map[int]string{15: "15.13.0", 16: "16.9.0", 17: "17.5.0", 18: "18.3.0"}
 
-// FetchOptions say what to download and where to keep it; the zero value is usable.
+// FetchOptions holds what to download and where to keep it; the zero value is usable.
 type FetchOptions struct {
 	// Major version; 0 takes the newest.
 	Major int
@@ -39,7 +40,8 @@ type FetchOptions struct {
 	stallTimeout time.Duration // how long the repository may send nothing; 0 means 30 s
 }
 
-// Fetch downloads and unpacks a PostgreSQL, or returns the one it unpacked before.
+// Fetch downloads and unpacks a PostgreSQL, or returns the one that it has unpacked before. It fails if
+// the archive has no checksum or another one, or if the programs do not run on this machine.
 func Fetch(ctx context.Context, opts FetchOptions) (Binaries, error) {
 	version, ok := downloads[cmp.Or(opts.Major, newestMajor)]
 	if !ok {
@@ -59,9 +61,9 @@ func Fetch(ctx context.Context, opts FetchOptions) (Binaries, error) {
 	})
 }
 
-// Install returns the binaries of a version from the cache. If it has none, fill makes the directory target and puts them there,
-// as target/bin/postgres and so on; work is a directory for temporary files. An empty cacheDir means what
-// FetchOptions.CacheDir says.
+// Install returns the binaries of a version from the cache. If the cache has none, it calls fill, which
+// makes the directory target and puts them there, as target/bin/postgres and so on; work is a directory
+// for temporary files, target a directory in it. cacheDir is as in FetchOptions.
 func Install(cacheDir, version string, fill func(work, target string) error) (Binaries, error) {
 	cache, err := resolveCacheDir(cacheDir)
 	if err != nil {
@@ -74,7 +76,8 @@ func Install(cacheDir, version string, fill func(work, target string) error) (Bi
 	if err := os.MkdirAll(cache, 0o755); err != nil {
 		return Binaries{}, fmt.Errorf("create the cache directory: %w", err)
 	}
-	// The files get their final place by a rename, so that what is there is complete even if two programs download at once.
+	// The directory gets its final name by a rename, so that under this name it is complete even if two
+	// programs download at once.
 	work, err := os.MkdirTemp(cache, "download-")
 	if err != nil {
 		return Binaries{}, fmt.Errorf("create a directory for the download: %w", err)
@@ -96,7 +99,7 @@ func Install(cacheDir, version string, fill func(work, target string) error) (Bi
 	return inspect(filepath.Join(final, "bin"))
 }
 
-// archiveURL names the archive for this system the way zonky's packages do.
+// archiveURL returns the address of zonky's archive for this operating system and processor.
 func archiveURL(repository, version string) string {
 	system := runtime.GOARCH
 	switch system {
@@ -114,8 +117,8 @@ func archiveURL(repository, version string) string {
 	return fmt.Sprintf("%[1]s/io/zonky/test/postgres/%[2]s/%[3]s/%[2]s-%[3]s.jar", repository, name, version)
 }
 
-// download writes the archive to a file and compares it with the checksum that the repository publishes beside it. An archive
-// without a checksum is refused, because the programs in it are run.
+// download writes the archive to a file and compares it with the checksum that the repository
+// publishes for it. It refuses an archive without a checksum, because the programs in it are run.
 func (o FetchOptions) download(ctx context.Context, url, file, version string) error {
 	var published strings.Builder
 	if err := o.get(ctx, url+".sha256", &published, func(int64, int64) {}); err != nil {
@@ -142,8 +145,9 @@ func (o FetchOptions) download(ctx context.Context, url, file, version string) e
 	return nil
 }
 
-// get copies the answer to a GET request. It gives up when nothing arrives for the stall timeout, since a body has no time
-// limit of its own. total is 0 if the server does not tell it.
+// get copies the answer to a GET request to a writer. It gives up when nothing arrives for the stall
+// timeout: a body has no time limit of its own, since a download may take long. progress gets total 0
+// if the server does not tell the size.
 func (o FetchOptions) get(ctx context.Context, url string, to io.Writer, progress func(done, total int64)) error {
 	limit := cmp.Or(o.stallTimeout, 30*time.Second)
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -182,6 +186,7 @@ func (o FetchOptions) get(ctx context.Context, url string, to io.Writer, progres
 	}
 }
 
+// resolveCacheDir returns the absolute path of the cache, by FetchOptions.CacheDir.
 func resolveCacheDir(dir string) (string, error) {
 	if dir == "" && os.Geteuid() == 0 {
 		return "/var/cache/ojs-pg", nil

@@ -26,8 +26,8 @@ import (
 	"time"
 )
 
-// serverFiles are the parts of this machine's own PostgreSQL that a server needs, by their
-// place in the archive.
+// serverFiles maps paths in the archive to the files of this machine's own PostgreSQL that a server
+// needs.
 func serverFiles(t *testing.T, local Binaries) map[string]string {
 	t.Helper()
 	files := map[string]string{}
@@ -59,8 +59,8 @@ func serverFiles(t *testing.T, local Binaries) map[string]string {
 	return files
 }
 
-// repository serves files the way Maven Central serves zonky's builds: a jar with a .txz in
-// it, and a checksum beside it.
+// repository serves files as Maven Central serves zonky's builds: a jar that holds a .txz, and a file
+// with its checksum.
 func repository(t *testing.T, files map[string]string, checksum func(jar []byte) string) (server *httptest.Server, requests *atomic.Int32) {
 	t.Helper()
 	jar := jarOf(t, "postgres-"+runtime.GOOS+".txz", xzStored(tarOf(t, files)))
@@ -144,7 +144,7 @@ func localBinaries(t *testing.T) Binaries {
 	return found[0]
 }
 
-// cache is a directory that the server's user may enter even if we are root.
+// cache returns a directory that the server's user may enter even if root runs the test.
 func cache(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "ojs-pg-cache-")
@@ -253,7 +253,7 @@ func TestFetchRefusals(t *testing.T) {
 	}
 }
 
-// A download that breaks off, stands still or is given up ends with the reason, and nothing of it is kept.
+// A download that breaks off, stalls or is cancelled ends with the reason, and none of its files stay.
 func TestFetchBrokenOff(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

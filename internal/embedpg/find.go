@@ -20,7 +20,8 @@ import (
 // BinEnv names the environment variable with the directory of the server's programs.
 const BinEnv = "OJS_PG_BIN"
 
-// The schema needs the oldest; Find prefers versions up to the newest, which is the newest tested.
+// The schema needs oldestMajor or later. newestMajor is the newest version that is tested; Find
+// prefers versions up to it.
 const (
 	oldestMajor = 15
 	newestMajor = 18
@@ -36,10 +37,10 @@ type Binaries struct {
 	Major int
 }
 
-// Find returns the usable installations of this machine, the preferred one first. With a
-// directory given, or named by OJS_PG_BIN, only that one counts, and the error says what is
-// wrong with it; otherwise PATH comes first, then the usual places, tested versions before
-// others and the highest before lower ones.
+// Find returns the usable installations of this machine, the preferred one first. If binDir or
+// OJS_PG_BIN names a directory, it looks only there, and the error says what is wrong with it.
+// Otherwise the installation in PATH comes first, then the usual directories, tested versions before
+// newer ones and higher before lower ones. It fails if there is none.
 func Find(binDir string) ([]Binaries, error) {
 	if dir := explicitBinDir(binDir); dir != "" {
 		b, err := inspect(dir)
@@ -57,7 +58,7 @@ func Find(binDir string) ([]Binaries, error) {
 	}
 	for _, name := range []string{"postgres", "initdb"} {
 		if path, err := exec.LookPath(name); err == nil {
-			// Links are followed: initdb looks for its files beside its real place.
+			// Links are followed: initdb looks for its files next to its real path.
 			if real, err := filepath.EvalSymlinks(path); err == nil {
 				if b, err := inspect(filepath.Dir(real)); err == nil {
 					add(b)
@@ -95,8 +96,10 @@ func Find(binDir string) ([]Binaries, error) {
 	return found, nil
 }
 
+// explicitBinDir returns the directory that the caller or the environment names, or "".
 func explicitBinDir(binDir string) string { return cmp.Or(binDir, os.Getenv(BinEnv)) }
 
+// usualPlaces returns patterns of the directories into which packages install the server's programs.
 func usualPlaces() []string {
 	places := []string{
 		"/usr/lib/postgresql/*/bin", // Debian, Ubuntu
@@ -113,7 +116,8 @@ func usualPlaces() []string {
 	return places
 }
 
-// inspect asks the programs in a directory for their version, because the directory's name may be wrong.
+// inspect returns the installation in a directory. It runs postgres to ask for the version, because the
+// name of the directory may be wrong. It fails if programs are missing or the version is too old.
 func inspect(dir string) (Binaries, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -144,7 +148,8 @@ func inspect(dir string) (Binaries, error) {
 	return b, nil
 }
 
-// parseVersion reads "postgres (PostgreSQL) 15.18 (Debian ...)", "... 19devel".
+// parseVersion reads the answer to postgres --version, such as "postgres (PostgreSQL) 15.18 (Debian
+// ...)" or "... 19devel".
 func parseVersion(line string) (version string, major int, err error) {
 	fields := strings.Fields(line)
 	if len(fields) < 3 {

@@ -9,11 +9,12 @@ import (
 	"syscall"
 )
 
-// startBound starts a command that the kernel interrupts when this program ends, even by
-// SIGKILL. onExit is called once, when the command is gone.
+// startBound starts a command that the kernel interrupts when this program ends, even by SIGKILL. It
+// calls onExit once, when the command has ended, from a goroutine that ends then.
 //
-// The kernel ties that signal to the thread which started the command, not to the process,
-// and Go ends idle threads; so the starting goroutine keeps its thread until the end.
+// The kernel ties that signal to the thread which started the command, not to the process, and Go
+// ends idle threads. So the goroutine keeps its thread until the command has ended; otherwise the
+// command could be interrupted while this program runs.
 func startBound(cmd *exec.Cmd, onExit func(error)) error {
 	// A fast shutdown: sessions are cut off, and the data needs no recovery.
 	cmd.SysProcAttr.Pdeathsig = syscall.SIGINT
@@ -30,8 +31,8 @@ func startBound(cmd *exec.Cmd, onExit func(error)) error {
 	return <-started
 }
 
-// servesCluster says whether a process is the postmaster of a cluster. The system uses process ids again, so it compares the
-// process's working directory, which for a postmaster is its cluster.
+// servesCluster reports whether a process is the postmaster of a cluster. The system uses process ids
+// again, so it compares the process's working directory, which for a postmaster is its cluster.
 func servesCluster(pid int, cluster string) bool {
 	cwd, err := os.Stat(filepath.Join("/proc", strconv.Itoa(pid), "cwd"))
 	if err != nil {

@@ -11,8 +11,9 @@ import (
 	"syscall"
 )
 
-// startBound starts a command; onExit is called once, when the command is gone. This system cannot end it together with this
-// program: after a SIGKILL it runs until the next start stops it.
+// startBound starts a command, and calls onExit once, when the command has ended. This system cannot
+// end it together with this program: if this program is killed, the command runs until the next start
+// stops it.
 func startBound(cmd *exec.Cmd, onExit func(error)) error {
 	if err := cmd.Start(); err != nil {
 		return err
@@ -21,8 +22,8 @@ func startBound(cmd *exec.Cmd, onExit func(error)) error {
 	return nil
 }
 
-// servesCluster says whether a process is the postmaster of a cluster. Process ids are used
-// again, so its command line has to name a postgres and the cluster.
+// servesCluster reports whether a process is the postmaster of a cluster. The system uses process ids
+// again, so the command line has to name a postgres and the cluster.
 func servesCluster(pid int, cluster string) bool {
 	if err := syscall.Kill(pid, 0); err != nil && !errors.Is(err, syscall.EPERM) {
 		return false

@@ -18,7 +18,7 @@ import (
 	"github.com/xi2/xz"
 )
 
-// unpackJar unpacks the .txz file in a jar of zonky's into a directory.
+// unpackJar unpacks the .txz file that a jar of zonky holds into a directory.
 func unpackJar(ctx context.Context, jar, dir string) error {
 	files, err := zip.OpenReader(jar)
 	if err != nil {
@@ -43,8 +43,8 @@ func unpackJar(ctx context.Context, jar, dir string) error {
 	return errors.New("the archive holds no .txz file")
 }
 
-// Untar unpacks the files, directories and symbolic links of a tar stream into a directory, made if absent. It writes nothing
-// outside of it, whatever the names in the stream say.
+// Untar unpacks the files, directories and symbolic links of a tar stream into a directory, which it
+// makes if it is absent. It writes nothing outside of this directory, whatever names the stream holds.
 func Untar(ctx context.Context, from io.Reader, dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -68,6 +68,8 @@ func Untar(ctx context.Context, from io.Reader, dir string) error {
 	}
 }
 
+// unpackEntry unpacks one entry of a tar stream. It skips kinds that a PostgreSQL has no use for, such
+// as devices.
 func unpackEntry(root *os.Root, header *tar.Header, content io.Reader) error {
 	name := path.Clean(header.Name)
 	if err := root.MkdirAll(path.Dir(name), 0o755); err != nil {
@@ -89,7 +91,8 @@ func unpackEntry(root *os.Root, header *tar.Header, content io.Reader) error {
 	return nil
 }
 
-// readableByAll lets every user read the files and run the programs, whatever the umask: the server may run as another user.
+// readableByAll lets every user read the files and run the programs, whatever the umask: the server
+// may run as another user.
 func readableByAll(root string) error {
 	return filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.Type()&fs.ModeSymlink != 0 {

@@ -15,8 +15,9 @@ import (
 	"syscall"
 )
 
-// home is the data directory, and the user that PostgreSQL runs as. For an ordinary user that is the same user. PostgreSQL
-// refuses root; for root it runs as an unprivileged user, and that user may lack the permission to enter a parent directory.
+// home is the data directory, and the user that PostgreSQL runs as. If an ordinary user starts the
+// server, it runs as that user. PostgreSQL refuses root: if root starts it, it runs as an unprivileged
+// user, which may lack the permission to enter a parent of the directory.
 type home struct {
 	dir    string // absolute
 	root   bool   // we are root, so the server runs as uid, gid
@@ -26,9 +27,11 @@ type home struct {
 	handle *os.File // the open directory, if uid cannot enter a parent of it
 }
 
-// fallbackID is the conventional "nobody" where no such account is listed.
+// fallbackID is the conventional id of the user nobody, for machines that list no such account.
 const fallbackID = 65534
 
+// openHome returns the home of a data directory that exists. For root it picks the user that the
+// server runs as, and makes sure that this user reaches the directory.
 func openHome(dir string) (*home, error) {
 	h := &home{dir: dir, uid: os.Getuid(), gid: os.Getgid(), user: uidName(os.Getuid())}
 	if os.Geteuid() != 0 {
@@ -48,7 +51,8 @@ func openHome(dir string) (*home, error) {
 			break
 		}
 	}
-	// The directory stays root's, since the password is in it. The server's user only needs to pass through it to the cluster.
+	// The directory stays root's, because the password is in it. The server's user only needs to pass
+	// through it to the cluster.
 	if uid, _, err := ownerOf(dir); err == nil && uid == 0 && info.Mode().Perm()&0o011 != 0o011 {
 		if err := os.Chmod(dir, info.Mode().Perm()|0o011); err != nil {
 			return nil, fmt.Errorf("let %s pass through the data directory: %w", h.user, err)
@@ -61,21 +65,22 @@ func openHome(dir string) (*home, error) {
 		return nil, fmt.Errorf("PostgreSQL refuses root and runs as %s, who cannot enter a parent directory of %s: "+
 			"name a data directory elsewhere with --data-dir (for instance /var/lib/ojs-pg), or start as an ordinary user", h.user, dir)
 	}
-	// The directory lies below one that only root may enter (a home directory, a private temporary directory), whose mode must not
-	// change. The server reaches the directory through an open descriptor instead.
+	// The directory lies below one that only root may enter, such as a home directory, whose mode must not
+	// change. The server reaches the data directory through an open descriptor instead.
 	if h.handle, err = os.Open(dir); err != nil {
 		return nil, fmt.Errorf("open the data directory: %w", err)
 	}
 	return h, nil
 }
 
+// close releases the descriptor of the directory. A server that runs has a copy of its own.
 func (h *home) close() {
 	if h.handle != nil {
 		h.handle.Close()
 	}
 }
 
-// path is the path of a file in the data directory for the server's processes.
+// path returns the path by which the server's processes reach a file in the data directory.
 func (h *home) path(name string) string {
 	if h.handle != nil {
 		// prepare passes the handle as the first descriptor after the standard three.
@@ -84,8 +89,9 @@ func (h *home) path(name string) string {
 	return filepath.Join(h.dir, name)
 }
 
-// prepare makes a command run as the server's user, in a process group of its own, so that the terminal's Ctrl-C does not reach
-// it, and without the PG* and locale variables of our environment.
+// prepare makes a command run as the server's user; in a process group of its own, so that Ctrl-C in
+// the terminal does not reach it; and without the PG* and locale variables of our environment, which
+// would change its settings.
 func (h *home) prepare(cmd *exec.Cmd) {
 	for _, entry := range os.Environ() {
 		name, _, _ := strings.Cut(entry, "=")
@@ -105,7 +111,7 @@ func (h *home) prepare(cmd *exec.Cmd) {
 	}
 }
 
-// explain adds the likely reason to a failure to start a program.
+// explain adds the likely reason to the error of a program that could not be started.
 func (h *home) explain(err error) error {
 	if h.root && errors.Is(err, syscall.EPERM) {
 		return fmt.Errorf("%w (PostgreSQL refuses root, and becoming %s is not permitted here: start as an ordinary user)", err, h.user)
@@ -113,7 +119,7 @@ func (h *home) explain(err error) error {
 	return err
 }
 
-// mkdir makes a directory for the server's user.
+// mkdir makes a directory that belongs to the server's user.
 func (h *home) mkdir(name string) error {
 	path := filepath.Join(h.dir, name)
 	if err := os.Mkdir(path, 0o700); err != nil {
@@ -122,6 +128,7 @@ func (h *home) mkdir(name string) error {
 	return h.give(path)
 }
 
+// give makes a file or directory belong to the server's user. Without root it does already.
 func (h *home) give(path string) error {
 	if !h.root {
 		return nil
@@ -132,8 +139,9 @@ func (h *home) give(path string) error {
 	return nil
 }
 
-// openIn opens or creates a private file in the data directory. The file belongs to the owner of the directory, so that this owner
-// can start without root later. A symbolic link is refused, so that this owner cannot make root write elsewhere.
+// openIn opens or creates a file in the data directory that only its owner may read. The file belongs
+// to the owner of the directory, who can then start the server without root later. It refuses a
+// symbolic link: otherwise that owner could make root write to another file.
 func openIn(dir, name string, flag int) (*os.File, error) {
 	file, err := os.OpenFile(filepath.Join(dir, name), flag|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -152,6 +160,7 @@ func openIn(dir, name string, flag int) (*os.File, error) {
 	return file, nil
 }
 
+// writeIn replaces the content of a file in the data directory.
 func writeIn(dir, name, content string) error {
 	file, err := openIn(dir, name, os.O_WRONLY|os.O_TRUNC)
 	if err != nil {
@@ -161,6 +170,7 @@ func writeIn(dir, name, content string) error {
 	return errors.Join(err, file.Close())
 }
 
+// ownerOf returns the owner of a file. It follows symbolic links.
 func ownerOf(path string) (uid, gid int, err error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -173,10 +183,11 @@ func ownerOf(path string) (uid, gid int, err error) {
 	return int(stat.Uid), int(stat.Gid), nil
 }
 
+// uidName returns a name of a user for messages.
 func uidName(uid int) string { return "uid " + strconv.Itoa(uid) }
 
-// canReach says whether the server's user may enter all parents of path and path itself. It reads modes, not access control
-// lists; where those forbid it, the server's own error says so.
+// canReach reports whether the server's user may enter all parents of path and path itself. It reads
+// modes and no access control lists; if such a list forbids it, PostgreSQL's own error says so.
 func (h *home) canReach(path string) bool {
 	if !h.root {
 		return true
@@ -212,6 +223,7 @@ func (h *home) canReach(path string) bool {
 	}
 }
 
+// unprivileged returns the user that a server started by root runs as: postgres, else nobody.
 func unprivileged() (uid, gid int, name string) {
 	for _, name := range []string{"postgres", "nobody"} {
 		account, err := user.Lookup(name)

@@ -1,6 +1,6 @@
 package fair
 
-// Rest is how many callers are remembered, how many units are free and how many callers are in line for one.
+// Rest returns the number of callers that the Gate remembers, of free units, and of callers in turns.
 func (g *Gate) Rest() (callers int, free int64, turns int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

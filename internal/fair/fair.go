@@ -11,38 +11,42 @@ import (
 	"sync"
 )
 
-// ErrLine means that as many requests of the caller wait as may.
+// ErrLine means that the caller has as many requests waiting as Bounds.Line allows.
 var ErrLine = errors.New("too many of the caller's own are in line")
 
 // Bounds are the limits of one caller.
 type Bounds struct {
-	Most int64 // units that it may hold at once; 0: all there are
-	Line int   // of its own that may wait for a unit; 0: any number
+	Most int64 // units that the caller may hold at once; 0: all units
+	Line int   // requests of the caller that may wait for a unit; 0: any number
 }
 
 // Gate hands out a number of units. A free unit goes to the waiting caller that holds the fewest,
 // so that no caller can hold more than the others while they wait, however many requests it makes
-// and however slow they are. Equal callers take turns.
+// and however slow they are. Callers that hold equally many are served in the order in which they
+// began to wait. A Gate has no goroutine: Leave serves the requests that wait.
 type Gate struct {
-	bounds func(caller string) Bounds
+	bounds func(caller string) Bounds // called without mu: it may look something up
 
+	// mu guards everything below and the fields of callers. It is held for a few steps only, and
+	// nothing else is locked meanwhile.
 	mu      sync.Mutex
 	free    int64
-	callers map[string]*caller // that hold something or wait
-	turns   list.List          // of *caller: those in line that may hold more, who came first in front
-	spare   *caller
+	callers map[string]*caller // callers that hold units or wait for one
+	turns   list.List          // of *caller: those that wait and may hold more, in order of arrival
+	spare   *caller            // the last one forgotten, for the next new caller: saves an allocation
 }
 
+// caller is the state of one caller, while it holds units or waits for one.
 type caller struct {
 	name string
-	held int64
-	most int64
-	line list.List     // of chan struct{}, each closed when it has a unit
-	turn *list.Element // in turns
+	held int64         // units that it holds
+	most int64         // Bounds.Most when it entered last
+	line list.List     // of chan struct{}, one for each request that waits; closed when it has a unit
+	turn *list.Element // its element of Gate.turns; nil: it does not wait, or is at its own bound
 }
 
-// NewGate makes a Gate with so many units. bounds is called whenever a caller enters; nil means no
-// bounds.
+// NewGate makes a Gate with so many units. bounds is called whenever a caller asks for a unit; nil
+// means no bounds.
 func NewGate(units int64, bounds func(caller string) Bounds) *Gate {
 	if bounds == nil {
 		bounds = func(string) Bounds { return Bounds{} }
@@ -50,8 +54,9 @@ func NewGate(units int64, bounds func(caller string) Bounds) *Gate {
 	return &Gate{bounds: bounds, free: units, callers: map[string]*caller{}}
 }
 
-// Enter waits for a unit, which Leave gives back. The error is ErrLine, or that of ctx if it ends
-// first.
+// Enter waits for a unit, which Leave gives back. It fails with ErrLine if too many requests of the
+// caller wait already, or with the error of ctx if ctx ends first. After an error the caller holds no
+// unit of this request.
 func (g *Gate) Enter(ctx context.Context, name string) error {
 	bounds := g.bounds(name)
 	g.mu.Lock()
@@ -78,7 +83,7 @@ func (g *Gate) Enter(ctx context.Context, name string) error {
 	defer g.mu.Unlock()
 	select {
 	case <-in:
-		return nil // at the same moment
+		return nil // served at the same moment: the unit is taken, so the caller has to give it back
 	default:
 	}
 	c.line.Remove(place)
@@ -90,7 +95,8 @@ func (g *Gate) Enter(ctx context.Context, name string) error {
 	return ctx.Err()
 }
 
-// Try takes units if they are free at once.
+// Try takes units and returns true if so many are free and the caller may hold them. Otherwise it
+// takes none. It does not wait.
 func (g *Gate) Try(name string, units int64) bool {
 	bounds := g.bounds(name)
 	g.mu.Lock()
@@ -104,7 +110,7 @@ func (g *Gate) Try(name string, units int64) bool {
 	return true
 }
 
-// Leave gives units back.
+// Leave gives back units that the caller holds, and hands free units to requests that wait.
 func (g *Gate) Leave(name string, units int64) {
 	if units == 0 {
 		return
@@ -114,7 +120,7 @@ func (g *Gate) Leave(name string, units int64) {
 	c := g.callers[name]
 	c.held -= units
 	g.free += units
-	g.lineUp(c)
+	g.lineUp(c) // it may have waited at its own bound only
 	for g.free > 0 && g.turns.Len() > 0 {
 		g.serve()
 	}
@@ -131,7 +137,7 @@ func (g *Gate) Held(name string) int64 {
 	return 0
 }
 
-// Waiting returns how many requests wait, of all callers.
+// Waiting returns the number of requests of all callers that wait for a unit.
 func (g *Gate) Waiting() (n int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -141,7 +147,9 @@ func (g *Gate) Waiting() (n int) {
 	return n
 }
 
-// caller remembers one by name while it holds something or waits.
+// caller returns the state of a caller, and makes it if the caller holds nothing and does not wait.
+// forget has to be called if it takes and waits for nothing after all. The caller of this method
+// and of all below holds Gate.mu.
 func (g *Gate) caller(name string, bounds Bounds) *caller {
 	c := g.callers[name]
 	if c == nil {
@@ -157,6 +165,8 @@ func (g *Gate) caller(name string, bounds Bounds) *caller {
 	return c
 }
 
+// forget removes a caller that holds nothing and does not wait. Without it the names of all callers
+// ever seen would stay in memory.
 func (g *Gate) forget(c *caller) {
 	if c.held == 0 && c.line.Len() == 0 {
 		delete(g.callers, c.name)
@@ -164,25 +174,29 @@ func (g *Gate) forget(c *caller) {
 	}
 }
 
-// fits reports whether a caller may take units now. While a unit is free, no caller waits for it.
+// fits reports whether a caller may take units now. It need not look for requests that wait: while a
+// unit is free, only callers at their own bound have any.
 func (g *Gate) fits(c *caller, units int64) bool { return units <= g.free && units <= c.most-c.held }
 
+// take moves free units to a caller.
 func (g *Gate) take(c *caller, units int64) {
 	g.free -= units
 	c.held += units
 }
 
-// lineUp lets a caller take part in the turns if it waits for units of others and has not reached
-// its own bound.
+// lineUp adds a caller to turns if it waits and has not reached its own bound. A caller at its bound
+// stays out, so that serve does not pass a unit to it.
 func (g *Gate) lineUp(c *caller) {
 	if c.turn == nil && c.line.Len() > 0 && c.held < c.most {
 		c.turn = g.turns.PushBack(c)
 	}
 }
 
-// serve gives a free unit to the waiting caller that holds the fewest.
+// serve gives a free unit to the oldest request of the waiting caller that holds the fewest units.
+// turns must not be empty.
 func (g *Gate) serve() {
 	var next *caller
+	// The search ends at a caller that holds nothing: none holds fewer.
 	for e := g.turns.Front(); e != nil && (next == nil || next.held > 0); e = e.Next() {
 		if c := e.Value.(*caller); next == nil || c.held < next.held {
 			next = c

@@ -15,7 +15,9 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 
-// queue has a caller wait for a unit, and tells when it has it.
+// queue makes a caller wait for a unit, in a goroutine of its own that sends the caller's name to
+// served when it has the unit. It returns when the caller is seen waiting, so that callers queue in
+// the order of the calls.
 func queue(t *testing.T, g *fair.Gate, name string, served chan<- string) {
 	t.Helper()
 	before := g.Waiting()
@@ -28,7 +30,8 @@ func queue(t *testing.T, g *fair.Gate, name string, served chan<- string) {
 	pgtest.Eventually(t, name+" is in line", func() bool { return g.Waiting() == before+1 })
 }
 
-// Where many wait, who holds fewest is next, and among equals who came first.
+// If several callers wait, the one that holds the fewest units is served next, and among equals the
+// one that came first.
 func TestAUnitGoesToWhoHoldsFewest(t *testing.T) {
 	t.Parallel()
 	g := fair.NewGate(3, nil)
@@ -75,7 +78,7 @@ func TestAUnitGoesToWhoHoldsFewest(t *testing.T) {
 	}
 }
 
-// A caller at its own bound waits for itself: nobody waits behind it, and it does not take what comes free.
+// A caller at its own bound keeps no other caller waiting, and gets no unit that comes free.
 func TestBoundsOfACaller(t *testing.T) {
 	t.Parallel()
 	g := fair.NewGate(4, func(name string) fair.Bounds {
@@ -127,7 +130,8 @@ func TestWhoLeavesTheLineLosesNothing(t *testing.T) {
 	g.Leave("c", 1)
 }
 
-// Whatever many callers do at once, no more units are out than there are, nobody exceeds its bound, and all come back.
+// Many callers enter, leave and give up at once. At no time are more units held than exist, or more
+// by one caller than its bound; in the end all are free.
 func TestUnitsAreNeitherMadeNorLost(t *testing.T) {
 	t.Parallel()
 	const units, most = 5, 3

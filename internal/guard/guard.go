@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// restartPause is the pause between a panic and the new start, so that a part that always panics
-// does not fill the log.
+// restartPause is the pause between a panic and the new start, so that code that always panics does
+// not fill the log.
 const restartPause = time.Second
 
 // Panic is the error that Call returns for a panic.
@@ -34,8 +34,10 @@ func Call(f func() error) (err error) {
 	return f()
 }
 
-// Loop runs a part of the server until ctx ends. A panic is logged as an error, and the part starts
-// again after a second.
+// Loop calls run, a loop that belongs to the server, and returns when run does, which it should when
+// ctx ends. If run panics, Loop logs the panic as an error under the name part, and calls run again
+// after restartPause, unless ctx ends before. State that has to survive a panic must not be local
+// to run.
 func Loop(ctx context.Context, log *slog.Logger, part string, run func(context.Context)) {
 	for {
 		err := Call(func() error {

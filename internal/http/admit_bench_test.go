@@ -8,7 +8,7 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// What counting a request costs it, where nobody waits.
+// The cost of counting a request, while no request waits.
 func BenchmarkAdmit(b *testing.B) {
 	s := &Server{limits: Limits{}.withDefaults()}
 	s.admission = s.newAdmission()

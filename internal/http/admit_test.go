@@ -14,13 +14,13 @@ import (
 
 const acme, globex = "X-OJS-Tenant: acme", "X-OJS-Tenant: globex"
 
-// inFlight waits until a tenant has so many requests in flight.
+// inFlight returns when a tenant has n requests in flight.
 func (a *api) inFlight(tenant string, n int64) {
 	a.t.Helper()
 	pgtest.Eventually(a.t, fmt.Sprintf("%s has %d in flight", tenant, n), func() bool { return a.srv.admission.requests.Held(tenant) == n })
 }
 
-// Beyond what one tenant may have in flight it is refused, whether the header or a key names it; nobody else is.
+// Requests beyond what a tenant may have in flight are refused, whether the header or a key names it. Other tenants' are not.
 func TestRequestsInFlightOfATenant(t *testing.T) {
 	t.Parallel()
 	a := start(t, func(c *Config) {
@@ -210,7 +210,7 @@ func TestConnectionsOfATenant(t *testing.T) {
 	t.Parallel()
 	a := start(t, func(c *Config) { c.Limits.TenantRequests = 1000 })
 	a.do("POST", v1+"/jobs", `{"type": "a", "args": []}`, acme).want(201)
-	// Nobody but the server's own login waits for this lock.
+	// Only the server's own login waits for this lock.
 	tx, err := a.pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)

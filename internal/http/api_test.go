@@ -27,16 +27,18 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 
-// api is a server on a database of its own, and a client of it.
+// api is a server on a database of its own, and a client of it. start makes one.
 type api struct {
 	t    *testing.T
 	srv  *Server
 	url  string
-	pool *pgxpool.Pool // superuser, for looking behind the server's back
+	pool *pgxpool.Pool // of the superuser, to look at tables and to arrange them
 	db   *pgtest.DB
 	log  *pgtest.Log
 }
 
+// start starts a server on a database of its own. adjust changes its configuration. The end of the test
+// stops it, and logs what it has logged if the test failed.
 func start(t *testing.T, adjust ...func(*Config)) *api {
 	t.Helper()
 	db := pgtest.New(t)
@@ -45,6 +47,7 @@ func start(t *testing.T, adjust ...func(*Config)) *api {
 	return a
 }
 
+// serve starts a server on a database that is open already.
 func (a *api) serve(door *pg.DB, adjust ...func(*Config)) {
 	t := a.t
 	t.Helper()
@@ -80,6 +83,7 @@ func (a *api) serve(door *pg.DB, adjust ...func(*Config)) {
 	})
 }
 
+// reply is an answer. Its methods check it and return it, so that checks follow each other in a chain.
 type reply struct {
 	t      *testing.T
 	status int
@@ -88,7 +92,8 @@ type reply struct {
 	value  any
 }
 
-// do sends a request; headers are "Name: value".
+// do sends a request and returns the answer. A header is given as "Name: value". The test ends if there is
+// no answer, or one that is not JSON.
 func (a *api) do(method, path, body string, headers ...string) *reply {
 	a.t.Helper()
 	r, err := a.send(context.Background(), method, path, body, headers...)
@@ -98,6 +103,7 @@ func (a *api) do(method, path, body string, headers ...string) *reply {
 	return r
 }
 
+// send is do for a request that may fail or be cancelled.
 func (a *api) send(ctx context.Context, method, path, body string, headers ...string) (*reply, error) {
 	var content io.Reader
 	if body != "" {
@@ -132,13 +138,14 @@ func (a *api) send(ctx context.Context, method, path, body string, headers ...st
 		return r, nil
 	}
 	dec := json.NewDecoder(bytes.NewReader(raw))
-	dec.UseNumber() // float64 has no room for some of our numbers
+	dec.UseNumber() // float64 cannot hold some of our numbers
 	if err := dec.Decode(&r.value); err != nil {
 		return nil, fmt.Errorf("%s %s answered %d with no JSON: %q", method, path, res.StatusCode, raw)
 	}
 	return r, nil
 }
 
+// want ends the test if the answer has another status.
 func (r *reply) want(status int) *reply {
 	r.t.Helper()
 	if r.status != status {
@@ -147,7 +154,7 @@ func (r *reply) want(status int) *reply {
 	return r
 }
 
-// get walks a path such as jobs.0.meta.tenant_id; nil if there is nothing.
+// get returns the value at a path such as jobs.0.meta.tenant_id, or nil if there is none.
 func (r *reply) get(path string) any {
 	v := r.value
 	for _, part := range strings.Split(path, ".") {
@@ -167,12 +174,13 @@ func (r *reply) get(path string) any {
 	return v
 }
 
+// text returns the string at a path, or "".
 func (r *reply) text(path string) string {
 	s, _ := r.get(path).(string)
 	return s
 }
 
-// is compares values at paths: strings with strings, everything else by its JSON.
+// is compares values at paths with wanted ones, by their JSON.
 func (r *reply) is(want map[string]any) *reply {
 	r.t.Helper()
 	for path, value := range want {
@@ -185,7 +193,7 @@ func (r *reply) is(want map[string]any) *reply {
 	return r
 }
 
-// present checks that something is there, absent that nothing is.
+// present checks that there is a value at each path, and absent that there is none.
 func (r *reply) present(paths ...string) *reply {
 	r.t.Helper()
 	for _, path := range paths {
@@ -206,12 +214,13 @@ func (r *reply) absent(paths ...string) *reply {
 	return r
 }
 
-// push enqueues and returns the id.
+// push enqueues a job, which must succeed, and returns its id.
 func (a *api) push(body string, headers ...string) string {
 	a.t.Helper()
 	return a.do("POST", "/ojs/v1/jobs", body, headers...).want(201).text("job.id")
 }
 
+// fetchOne fetches a job of a queue, which must be there, for the worker w1.
 func (a *api) fetchOne(queue string, headers ...string) *reply {
 	a.t.Helper()
 	r := a.do("POST", "/ojs/v1/workers/fetch", `{"queues":["`+queue+`"],"worker_id":"w1"}`, headers...).want(200)
@@ -221,6 +230,7 @@ func (a *api) fetchOne(queue string, headers ...string) *reply {
 	return r
 }
 
+// count returns the number that a query returns, as superuser.
 func (a *api) count(query string, args ...any) int {
 	a.t.Helper()
 	return pgtest.One[int](a.t, a.pool, query, args...)

@@ -21,13 +21,13 @@ const (
 	once        = `{"max_attempts": 1, "on_exhaustion": "dead_letter"}`
 )
 
-// guarded is a server that asks for API keys.
+// guarded starts a server that asks for API keys.
 func guarded(t *testing.T) *api {
 	t.Helper()
 	return start(t, func(c *Config) { c.APIKeys = true })
 }
 
-// key makes one and is its header.
+// key makes an API key and returns the header with it.
 func (a *api) key(tenant, scopes string, more ...string) string {
 	a.t.Helper()
 	return pgtest.One[string](a.t, a.db.Operator(), `select 'Authorization: Bearer ' || secret
@@ -159,7 +159,8 @@ func TestMT52TenantOfAnAPIKey(t *testing.T) {
 	a.do("GET", "/metrics", "", operator).want(200)
 }
 
-// busy has a job with the id someID in the queue default that has failed, another that runs, and a cron job of that name.
+// busy makes a dead letter with the id someID in the queue default, an active job, and a cron job named
+// someID. It returns the ids of the two jobs.
 func (a *api) busy() (dead, active string) {
 	a.t.Helper()
 	active = "019539a4-b68c-7def-8000-1a2b3c4d5e70"
@@ -218,7 +219,7 @@ func TestKeysOfQueuesOnEveryRoute(t *testing.T) {
 	}
 }
 
-// trace is what the jobs and cron jobs are.
+// trace returns the states of all jobs and cron jobs, as text.
 func (a *api) trace() string {
 	return pgtest.One[string](a.t, a.pool, `select (select jsonb_agg(to_jsonb(j) order by j.id) from ojs.job j)::text
 		|| (select jsonb_agg(to_jsonb(c) order by c.id) from ojs.cron c)`)
@@ -332,7 +333,7 @@ func TestKeysOverHTTP(t *testing.T) {
 	a.do("DELETE", "/ojs/v1/admin/api-keys/nobody", "", operator).want(404)
 }
 
-// A FETCH that waits is answered by 401 once its key has ended, and its job goes to somebody else.
+// A FETCH that waits is answered with 401 once its key has ended, and its job goes to another worker.
 func TestAKeyThatEndsWhileAFetchWaits(t *testing.T) {
 	t.Parallel()
 	a := guarded(t)

@@ -22,8 +22,8 @@ import (
 
 const someID = "019539a4-b68c-7def-8000-1a2b3c4d5e6f"
 
-// Bodies with which a route asks the database, by path, or by method and path; others are sent an empty object, or nothing with GET and
-// DELETE.
+// someBody holds bodies with which a route asks the database, by path, or by method and path. Other routes
+// get an empty object, or no body with GET and DELETE.
 var someBody = map[string][]string{
 	"/ojs/v1/jobs": {`{"type":"a","args":[]}`, `{"type":"a","args":[],"id":"` + someID + `"}`},
 	"/ojs/v1/jobs/batch": {
@@ -74,7 +74,7 @@ var someBody = map[string][]string{
 	"PUT /ojs/v1/admin/tenants/:id/tier":    {`{"tier":null}`},
 }
 
-// every asks each route, always in the same order, and returns the answers by method, path and body.
+// every calls each route, always in the same order, and returns the answers by method, path and body.
 func (a *api) every(headers ...string) map[string]*reply {
 	a.t.Helper()
 	replies := map[string]*reply{}
@@ -109,13 +109,14 @@ func (a *api) every(headers ...string) map[string]*reply {
 	return replies
 }
 
-// withoutDatabase are routes that need none.
+// withoutDatabase are routes that need no database.
 var withoutDatabase = []string{"GET /ojs/manifest", "GET /health", "GET /metrics"}
 
-// refusedAnyway are routes that do nothing but say why not.
+// refusedAnyway are routes that refuse every request.
 var refusedAnyway = []string{"POST /ojs/v1/admin/jobs/bulk/delete {}", "DELETE /ojs/v1/admin/queues/:name/jobs"}
 
-// unavailable checks that every route that asks the database says that it is not there and may be asked again.
+// unavailable checks that every route that needs the database answers that it is away and that the request
+// may be repeated.
 func (a *api) unavailable(when string) {
 	a.t.Helper()
 	for name, r := range a.every() {

@@ -11,7 +11,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// queries are those of the alert rules and of the board, by what they are called.
+// queries returns the queries of the alert rules and of the board, by name.
 func queries(t *testing.T) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -67,7 +67,7 @@ func queries(t *testing.T) map[string]string {
 	return found
 }
 
-// words of PromQL, and names after them in brackets: labels that the result is to keep.
+// Words of PromQL, and lists of labels in brackets after such words.
 var (
 	promQL  = strings.Fields("sum max min avg count topk by and or unless on ignoring rate increase histogram_quantile scalar absent")
 	kept    = regexp.MustCompile(`\bby \(([\w, ]+)\)`)
@@ -77,7 +77,7 @@ var (
 	word    = regexp.MustCompile(`[a-zA-Z_]\w*`)
 )
 
-// asks are the metrics and the labels that a query speaks of, and the words in it that are neither, nor PromQL.
+// asks returns the metrics and labels in a query, and the words that are neither of these nor PromQL.
 func asks(query string) (metrics, labels, unknown []string) {
 	for _, m := range kept.FindAllStringSubmatch(query, -1) {
 		labels = append(labels, word.FindAllString(m[1], -1)...)

@@ -21,12 +21,13 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// batchOf is a batch of one job, of about so many bytes.
+// batchOf returns a batch of one job, with at least size bytes.
 func batchOf(size int) string {
 	return `{"jobs":[{"type":"a","args":["` + strings.Repeat("x", size) + `"]}]}`
 }
 
-// begin sends the head of a request and all of its body but the last byte. end sends that and returns the status line.
+// begin sends the head of a request and all of its body but the last byte. end sends the last byte and
+// returns the status line.
 func (a *api) begin(body string, headers ...string) (end func() string) {
 	a.t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(a.url, "http://"))
@@ -53,19 +54,19 @@ func (a *api) begin(body string, headers ...string) (end func() string) {
 	}
 }
 
-// full waits until a body has the place for whole ones.
+// full returns when all slots for large bodies are taken.
 func (a *api) full() {
 	a.t.Helper()
 	pgtest.Eventually(a.t, "there is no room", func() bool { return !has(a.srv.admission.places, 1) })
 }
 
-// free waits until it is free again, which it is a moment after the client has its answer.
+// free returns when a slot is free again, which it is a moment after the client has its answer.
 func (a *api) free() {
 	a.t.Helper()
 	pgtest.Eventually(a.t, "there is room again", func() bool { return has(a.srv.admission.places, 1) })
 }
 
-// has reports whether so much of a room is free.
+// has reports whether so many units of a gate are free.
 func has(room *fair.Gate, much int64) bool {
 	free := room.Try(pg.NoTenant, much)
 	if free {
@@ -151,7 +152,7 @@ func TestBodiesOfUnknownLengthNeedRoom(t *testing.T) {
 	send(201)
 }
 
-// Clients that announce large bodies and send nothing keep nobody out.
+// Clients that announce large bodies and send nothing do not keep other clients out.
 func TestAnnouncedBodiesHoldNothing(t *testing.T) {
 	t.Parallel()
 	a := start(t, func(c *Config) { c.Limits.Bodies, c.Limits.RoomWait = 32<<20, 20*time.Millisecond })
@@ -199,7 +200,7 @@ func TestBodiesWaitForPlaces(t *testing.T) {
 	a.free()
 }
 
-// largeBatch is a batch of so many jobs of 900 kB.
+// largeBatch returns a batch of a number of jobs of 900 kB.
 func largeBatch(jobs int) string {
 	job := `{"type":"a","args":["` + strings.Repeat("x", 900_000) + `"]}`
 	return `{"jobs":[` + job + strings.Repeat(","+job, jobs-1) + `]}`
@@ -256,7 +257,7 @@ func TestLargeListsNeedRoom(t *testing.T) {
 	lists(200, 1<<20)
 }
 
-// pages goes through a list to its end, and says how many items each page has, and the items' names.
+// pages reads a list to its end. It returns the number of items of each page, and the items' names.
 func (a *api) pages(path, name string) (lengths []int, names []string) {
 	a.t.Helper()
 	for more := true; more; {

@@ -11,7 +11,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// bury makes a dead letter.
+// bury makes a dead letter and returns its id.
 func (a *api) bury(queue, errorType string, headers ...string) (id string) {
 	a.t.Helper()
 	id = a.push(`{"type":"dead.job","args":[1.50],

@@ -14,7 +14,7 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// example is a request of a document, docs/http-examples.md say, and the answer that is shown of it.
+// example is a request in a document such as docs/http-examples.md, with the answer that is shown.
 type example struct {
 	section, about string // of the document
 	method, target string
@@ -30,14 +30,15 @@ type example struct {
 
 func (x *example) String() string { return x.method + " " + x.target }
 
-// A block is the lines of requests that are answered alike, headers, an empty line, a body if there is one, and the answer.
+// A block has the lines of requests with the same answer, headers, an empty line, a body if there is one,
+// and the answer.
 var (
 	exampleBlock = regexp.MustCompile("(?m)^(.+)\n\n```http\n((?:[A-Z]+ /.*\n)+)((?:[A-Z][A-Za-z-]+: .*\n)*)\n" +
 		"(?:([{\\[](?s:.*?))\n\n)??([1-5][0-9]{2})\n((?s:.*?))```")
 	madeTime = regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)$`)
 )
 
-// examples are those of a document, in its order.
+// examples returns the examples of a document, in order.
 func examples(t *testing.T, file string) (all []*example) {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -71,14 +72,14 @@ func examplesOf(t *testing.T, section string) (all []*example) {
 	return all
 }
 
-// stage is where the examples are played. What the document calls by an id is what the server has made: the first answer that shows an id
-// tells which one it stands for.
+// stage is the server on which the examples are played. An id in the document stands for an id of the
+// server: the first answer that shows it tells for which.
 type stage struct {
 	*api
 	made map[string]string
 }
 
-// noting is a request whose handler is watched for what it reads of the query.
+// noting is a request that records which query parameters its handler reads.
 type noting struct {
 	echo.Context
 	x *example
@@ -91,7 +92,7 @@ func (n noting) QueryParam(name string) string {
 	return n.Context.QueryParam(name)
 }
 
-// play sends the examples in order, and compares.
+// play sends the examples in order, and compares the answers.
 func play(t *testing.T, all []*example) *stage {
 	t.Helper()
 	s := &stage{api: start(t), made: map[string]string{}}
@@ -123,7 +124,7 @@ func play(t *testing.T, all []*example) *stage {
 	return s
 }
 
-// real is a text with the ids of the server in place of those of the document.
+// real returns a text with the ids of the server in place of those of the document.
 func (s *stage) real(text string) string {
 	return madeID.ReplaceAllStringFunc(text, func(id string) string {
 		if there, ok := s.made[id]; ok {
@@ -133,7 +134,7 @@ func (s *stage) real(text string) string {
 	})
 }
 
-// compare finds what the document shows and the answer has not, or otherwise.
+// compare returns the differences between the answer that the document shows and the server's.
 func (s *stage) compare(x *example, r *reply) (wrong []string) {
 	if r.value == nil {
 		for line := range strings.Lines(x.answer) {
@@ -152,8 +153,9 @@ func (s *stage) compare(x *example, r *reply) (wrong []string) {
 	return s.differences("the answer", want, r.value)
 }
 
-// differences are those of a value that is shown and one that came. Objects may have more members than are shown; ids stand for those of
-// the server, times for any, and what ends with three dots for what begins so.
+// differences returns the differences between a value that is shown and one that came. Objects may have
+// more members than are shown; an id stands for one of the server, a time for any time, and a text that
+// ends with three dots for any text that begins so.
 func (s *stage) differences(at string, want, got any) (wrong []string) {
 	switch w := want.(type) {
 	case map[string]any:
@@ -187,7 +189,7 @@ func (s *stage) differences(at string, want, got any) (wrong []string) {
 	return nil
 }
 
-// stands reports whether a text that is shown stands for one that came.
+// stands reports whether a text that is shown stands for the one that came.
 func (s *stage) stands(shown, got string) bool {
 	if begin, ok := strings.CutSuffix(shown, "..."); ok {
 		return strings.HasPrefix(got, begin)

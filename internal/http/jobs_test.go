@@ -243,7 +243,7 @@ func TestBatch(t *testing.T) {
 
 func ofMeta(meta string) string { return `{"type":"a","args":[],"queue":"shared","meta":` + meta + `}` }
 
-// The header names the tenant; meta shows it, unless nobody named one.
+// The header names the tenant. meta shows it, unless the request named none.
 func TestMT51SPTheTenantOfANewJob(t *testing.T) {
 	t.Parallel()
 	a := start(t)
@@ -386,7 +386,7 @@ func TestReadJob(t *testing.T) {
 	}
 }
 
-// objectOf is what a body reads as.
+// objectOf returns the object that a body holds.
 func objectOf(src string) *jsonbody.Object {
 	return jsonbody.ObjectOf(&jsonbody.Member{Raw: []byte(src)}, "", new(error))
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// forget has every key be asked for anew.
+// forget empties the cache, so that the next request with each key asks the database.
 func (k *keyring) forget() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -23,7 +23,7 @@ func (k *keyring) forget() {
 
 var goodKey = "ojs_" + strings.Repeat("0", 64)
 
-// keysOf is a keyring of one key, goodKey. ask sees every statement before it is answered.
+// keysOf returns a keyring that knows one key, goodKey. It calls ask for every statement.
 func keysOf(ask func([]keyHash)) *keyring {
 	good, tenant := sha256.Sum256([]byte(goodKey)), "acme"
 	return newKeyring(time.Minute, func(_ context.Context, hashes []keyHash) ([]*principal, error) {
@@ -68,7 +68,7 @@ func TestKeysAreRememberedForASecond(t *testing.T) {
 	}
 }
 
-// Keys that somebody makes up cost one statement at a time, drive no good key out of the memory, and do not have it wait behind them.
+// Made-up keys cost one statement at a time, evict no valid key from the cache, and do not make a valid key wait.
 func TestMadeUpKeysAreBounded(t *testing.T) {
 	t.Parallel()
 	const madeUp = 2000

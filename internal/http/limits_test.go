@@ -54,7 +54,7 @@ func TestMT82SPATenantBeyondItsLimits(t *testing.T) {
 	as("other", "/ojs/v1/jobs/batch", `{"atomicity":"partial",`+three[1:]).want(201).is(map[string]any{"count": 3.0, "failed": 0.0})
 	as("other", "/ojs/v1/jobs/batch", `{"atomicity":"perhaps",`+three[1:]).want(400).is(map[string]any{"error.details.field": "atomicity"})
 	a.do("POST", "/ojs/v1/jobs/batch", `{"atomicity":"partial",`+three[1:], "Idempotency-Key: k").want(422)
-	// No wait makes room for what is stored, so nobody is told to come again.
+	// Waiting does not free stored bytes, so there is no Retry-After.
 	pgtest.Exec(t, a.pool, `select ojs.configure_limits('big', '{"max_stored_bytes": 1000}')`)
 	as("big", "/ojs/v1/jobs", job).want(201)
 	stored := as("big", "/ojs/v1/jobs", job).want(507)

@@ -572,7 +572,7 @@ func TestErrorsReferToAPageThatTellsOfThem(t *testing.T) {
 	}
 }
 
-// wantErrorShape checks what every error must have.
+// wantErrorShape checks the members that every error must have.
 func wantErrorShape(r *reply) {
 	r.t.Helper()
 	for _, path := range []string{"error.code", "error.message", "error.request_id", "error.docs_url"} {
@@ -623,7 +623,7 @@ func TestLargeButFine(t *testing.T) {
 	}
 }
 
-// noBodies are routes that do the same whatever is sent.
+// noBodies are routes that ignore the body.
 var noBodies = []string{"POST /ojs/v1/admin/jobs/bulk/delete", "DELETE /ojs/v1/admin/queues/:name/jobs"}
 
 // A body that is no object is refused by every route, also by those that need none, and so is one that names a tenant.

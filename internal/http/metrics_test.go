@@ -14,7 +14,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sched"
 )
 
-// observed is a server with all that has metrics.
+// observed starts a server with all collectors of metrics.
 func observed(t *testing.T) *api {
 	t.Helper()
 	return start(t, func(c *Config) {
@@ -25,7 +25,7 @@ func observed(t *testing.T) *api {
 
 var sample = regexp.MustCompile(`(?m)^(\w+)(?:\{(.*)\})? (\S+)$`)
 
-// metrics reads /metrics: the value of each series, by its name and labels.
+// metrics reads /metrics and returns the value of each series, by name and labels.
 func (a *api) metrics() map[string]string {
 	a.t.Helper()
 	values := map[string]string{}
@@ -35,7 +35,7 @@ func (a *api) metrics() map[string]string {
 	return values
 }
 
-// shows wants series to have values; an empty one means that there is no such series.
+// shows checks the values of series; "" means that there is no such series.
 func (a *api) shows(want map[string]string) {
 	a.t.Helper()
 	got := a.metrics()
@@ -46,7 +46,7 @@ func (a *api) shows(want map[string]string) {
 	}
 }
 
-// work has each kind of statement run once.
+// work makes requests that run each kind of statement once.
 func (a *api) work() {
 	a.t.Helper()
 	for range 3 {

@@ -16,7 +16,7 @@ func TestNeighbours(t *testing.T) {
 
 	r.sql(`select ojs.enqueue_bulk('a', array_fill('[]'::json, array[n]), p_tenant => t)
 		from unnest('{acme,globex}'::text[], '{100,5}'::int[]) u(t, n)`)
-	r.sql("select ojs.register_waiters(gen_random_uuid(), '{default}')") // a worker waits, so that somebody has a share
+	r.sql("select ojs.register_waiters(gen_random_uuid(), '{default}')") // a worker waits, so that tenants have shares
 	r.sql("select ojs.configure_tenant('acme', 10)")
 	r.sql("select ojs.tick()")
 	r.gives("GET /admin/neighbours", "", 200, `{

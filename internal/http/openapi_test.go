@@ -21,7 +21,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite docs/openapi.yaml")
 
-// What docs/openapi.yaml is made of, in the order in which it is written.
+// The members of docs/openapi.yaml, in the order in which they are written.
 type (
 	openAPI struct {
 		OpenAPI    string                           `yaml:"openapi"`
@@ -55,7 +55,7 @@ type (
 	}
 )
 
-// shownAs is a body of an example, as it stands in the document.
+// shownAs returns the body of an example as it stands in the document.
 func shownAs(t *testing.T, mediaType, body string) *content {
 	t.Helper()
 	if body == "" {
@@ -77,7 +77,7 @@ var anyText = map[string]string{"type": "string"}
 
 var pathParameter = regexp.MustCompile(`:([a-z]+)`)
 
-// operationOf is a route, and what its examples tell of it.
+// operationOf returns the operation of a route, made from its examples.
 func (s *stage) operationOf(r *route, shown []*example) *operation {
 	s.t.Helper()
 	op := &operation{Tags: []string{shown[0].section}, Summary: shown[0].about, Responses: map[string]*apiResponse{}}
@@ -136,7 +136,7 @@ func (s *stage) operationOf(r *route, shown []*example) *operation {
 	return op
 }
 
-// components are what all operations share. The errors are those of ojs.problem.
+// components returns what all operations share. The errors are those of ojs.problem.
 func (s *stage) components() map[string]map[string]any {
 	s.t.Helper()
 	problems := append(pgtest.List[string](s.t, s.pool, `
@@ -173,7 +173,7 @@ func (s *stage) components() map[string]map[string]any {
 	}
 }
 
-// document is the whole of docs/openapi.yaml.
+// document returns the text of docs/openapi.yaml.
 func (s *stage) document(shown map[string][]*example) []byte {
 	s.t.Helper()
 	doc := openAPI{

@@ -501,7 +501,7 @@ func TestJobsAreRetriedInBulk(t *testing.T) {
 	r.gives(call, `{"filter": {"queue": "plain"}, "confirm": true}`, 200, `{"matched": 1, "succeeded": 1, "remaining": 0}`)
 }
 
-// What is done in bulk is answered as done, although nobody can count what remains.
+// A bulk change that was made is answered as made, also if the rest cannot be counted.
 func TestBulkWithoutACount(t *testing.T) {
 	t.Parallel()
 	r := startOperators(t)

@@ -68,7 +68,7 @@ func TestFilesStandInOrder(t *testing.T) {
 	}
 }
 
-// nothing is an importer of empty packages.
+// nothing is an importer for go/types that returns empty packages.
 type nothing struct{}
 
 func (nothing) Import(path string) (*types.Package, error) {

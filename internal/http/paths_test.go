@@ -12,7 +12,7 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// paths are the server's own, with their methods.
+// paths returns the paths of the server, with their methods.
 func (a *api) paths() map[string][]string {
 	paths := map[string][]string{}
 	for _, r := range a.srv.handler.(*echo.Echo).Routes() {
@@ -23,7 +23,7 @@ func (a *api) paths() map[string][]string {
 	return paths
 }
 
-// route is one of them.
+// route returns the route with a method and path.
 func (a *api) route(method, path string) *route {
 	c := a.srv.handler.(*echo.Echo).NewContext(&http.Request{Method: method}, nil)
 	c.SetPath(path)
@@ -103,8 +103,9 @@ func TestEscapedNamesAreRead(t *testing.T) {
 	a.do("GET", "/ojs/v1/admin/tenants/acme%3Aeu/stats", "").want(200).is(map[string]any{"tenant_id": "acme:eu"})
 }
 
-// documented counts the routes of docs/http-api.md, and fails for those that are not there. Its table has `GET /a/{id}`, `/b` and
-// `.../{id}/c`, which is the path before it up to some slash, and then /{id}/c.
+// documented counts the routes of docs/http-api.md, and fails for routes that do not exist. The table of that
+// page has `GET /a/{id}`, `/b`, and `.../{id}/c`, which stands for the path before up to some slash, and then
+// /{id}/c.
 func documented(t *testing.T, there func(methods []string, path string) bool) (routes int) {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/http-api.md")
@@ -155,7 +156,8 @@ func documented(t *testing.T, there func(methods []string, path string) bool) (r
 	return routes
 }
 
-// secondName gives routes of two names, which TestRoutesOfTwoNames compares, the one by which the documentation tells of them.
+// secondName replaces the second name of a route by the one in the documentation. TestRoutesOfTwoNames
+// compares both.
 var secondName = strings.NewReplacer("/crons", "/cron", "/admin/dead-letter", "/dead-letter")
 
 func TestEveryRouteOfTheDocumentationIsThere(t *testing.T) {

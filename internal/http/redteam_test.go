@@ -19,7 +19,7 @@ import (
 // to two servers that differ in one thing: on one of them the other tenant has jobs, workers, keys and the rest, on the other nothing.
 // Whatever the answers differ in is a leak: a row, a name or a figure.
 
-// What the intruder has guessed of the victim's names is called so, and what it has not guessed otherwise.
+// Names of the victim: some that the intruder has guessed, and some that it has not.
 const (
 	guessed = "c4n4ry"
 	secret  = "s3cr3t"
@@ -30,20 +30,20 @@ const (
 	intruder = "intruder"
 )
 
-// The victim's jobs by what has become of them, under ids that the intruder has guessed.
+// loot holds the victim's jobs by their states. The intruder has guessed their ids.
 var loot = map[string]string{
 	"done": "019539a4-b68c-7def-8000-00000000000a", "dead": "019539a4-b68c-7def-8000-00000000000b",
 	"active": "019539a4-b68c-7def-8000-00000000000c", "waiting": "019539a4-b68c-7def-8000-00000000000d",
 	"scheduled": "019539a4-b68c-7def-8000-00000000000e",
 }
 
-// What attacks call what only exists where the victim has something; there it is replaced.
+// Placeholders in attacks for values that exist only if the victim has rows.
 const (
 	stolenKey   = "019539a4-b68c-7def-8000-0000000000f1"
 	stolenLease = "019539a4-b68c-7def-8000-0000000000f2"
 )
 
-// battlefield is a server with the intruder's credentials, and perhaps with a victim.
+// battlefield is a server with the credentials of the intruder and, in one of two copies, with a victim.
 type battlefield struct {
 	*api
 	credentials []string
@@ -73,7 +73,7 @@ func newBattlefield(t *testing.T, at time.Time, withVictim bool) *battlefield {
 	return b
 }
 
-// furnish gives the victim some of everything.
+// furnish makes rows of every kind for the victim.
 func (b *battlefield) furnish() {
 	b.t.Helper()
 	run := func(sql string, args ...any) {
@@ -109,7 +109,7 @@ func (b *battlefield) furnish() {
 	b.stolen, b.returned = strings.NewReplacer(stolenKey, key, stolenLease, lease), strings.NewReplacer(key, stolenKey, lease, stolenLease)
 }
 
-// possessions are the victim's rows, as text.
+// possessions returns the victim's rows, as text.
 func (b *battlefield) possessions() string {
 	b.t.Helper()
 	all := ""
@@ -136,7 +136,7 @@ func (x attack) String() string {
 	return strings.TrimSpace(fmt.Sprintln(x.method, x.path, x.body, x.headers))
 }
 
-// attacks are those on every route, and then the cunning ones.
+// attacks returns the attacks on every route, and then those of cunning.
 func (b *battlefield) attacks() []attack {
 	var all []attack
 	paths := b.paths()
@@ -160,7 +160,7 @@ func (b *battlefield) attacks() []attack {
 	return all
 }
 
-// targets are what a path may name of the victim's.
+// targets returns the names of the victim that a path may hold.
 func targets(path string) []string {
 	switch {
 	case !strings.Contains(path, "/:"):
@@ -181,7 +181,7 @@ func targets(path string) []string {
 	return []string{loot["done"], loot["dead"], loot["active"], loot["waiting"], loot["scheduled"]}
 }
 
-// onRoute attacks a route by what its path, its body, its query and its headers can name.
+// onRoute returns attacks on a route, with names of the victim in its path, body, query and headers.
 func onRoute(method, path string) (all []attack) {
 	bodies, known := someBody[method+" "+path]
 	switch {
@@ -249,7 +249,7 @@ func onRoute(method, path string) (all []attack) {
 	return all
 }
 
-// cunning are attacks that no rule makes of a route.
+// cunning returns attacks that are written by hand.
 func cunning() []attack {
 	const jobs, batch = v1 + "/jobs", v1 + "/jobs/batch"
 	named := `"meta":{"tenant_id":"` + victim + `"}`
@@ -310,8 +310,8 @@ func cunning() []attack {
 	}
 }
 
-// What differs between two answers although neither tells of the victim: ids that are made, times that the server tells; and what
-// docs/security.md says that tenants see of all the others in sum.
+// Parts of answers that may differ although none tells of the victim: new ids, times of the server, and
+// sums over all tenants that docs/security.md lists.
 var (
 	madeID    = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
 	different = regexp.MustCompile(strings.Join([]string{
@@ -321,7 +321,7 @@ var (
 	}, "|"))
 )
 
-// told is all that an answer tells, without that.
+// told returns an answer as text, without these parts.
 func (b *battlefield) told(r *reply) string {
 	h := r.header.Clone()
 	for _, name := range []string{"Date", "X-Request-Id", "Content-Length"} {
@@ -337,7 +337,7 @@ func (b *battlefield) told(r *reply) string {
 	return different.ReplaceAllString(text, "...")
 }
 
-// strike sends an attack, with the credentials in turn.
+// strike sends an attack with the nth of the credentials.
 func (b *battlefield) strike(n int, x attack) *reply {
 	b.t.Helper()
 	headers := append([]string{b.credentials[n%len(b.credentials)]}, x.headers...)

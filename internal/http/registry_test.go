@@ -47,7 +47,7 @@ func TestWorkerShapes(t *testing.T) {
 	a.do("GET", "/ojs/v1/workers/w2/health", "").want(404)
 }
 
-// One that waits and rests keeps nobody from work, and goes on where it is told to.
+// A quiet worker that waits keeps no other worker from jobs, and goes on when it is told to.
 func TestRestingWorkersWait(t *testing.T) {
 	t.Parallel()
 	a := start(t)

@@ -9,7 +9,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// done completes a job with a result, and returns its id.
+// done makes a job, completes it with a result, and returns its id.
 func (a *api) done(options, result string) string {
 	a.t.Helper()
 	id := a.push(`{"type":"a","args":[]` + options + `}`)
@@ -18,7 +18,7 @@ func (a *api) done(options, result string) string {
 	return id
 }
 
-// failed has a job fail for good, and returns its id.
+// failed makes a job that fails finally, and returns its id.
 func (a *api) failed() string {
 	a.t.Helper()
 	id := a.push(`{"type":"a","args":[],"options":{"retry":{"max_attempts":1}}}`)

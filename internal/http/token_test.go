@@ -153,7 +153,7 @@ func TestTokensBesideKeys(t *testing.T) {
 	a.do("POST", "/ojs/v1/jobs", `{"type": "a", "args": []}`, "X-API-Key: a.b.c").want(401)
 }
 
-// Keys that cannot be read are nobody's fault who asks: the same request may pass later.
+// A key set that cannot be read is not the caller's fault: the same request may succeed later.
 func TestTokensWhileTheIssuerIsAway(t *testing.T) {
 	t.Parallel()
 	issuer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) }))
@@ -196,7 +196,7 @@ func TestTheLogNamesTheCaller(t *testing.T) {
 	}
 }
 
-// What knowing the caller costs a request, beside one that asks nobody.
+// The cost of authentication for a request, compared with a server without it.
 func BenchmarkAuthenticate(b *testing.B) {
 	e, mounted := echo.New(), &Server{}
 	mounted.mount(e, scoped([]route{{Method: http.MethodPost, Path: v1 + "/jobs", Scope: scopeProduce}}))

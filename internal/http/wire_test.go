@@ -56,7 +56,7 @@ func TestAnAnswerAsksForTheDefaultTenantOnce(t *testing.T) {
 	for i := range 4 {
 		a.push(fmt.Sprintf(`{"type":"a","args":[%d,"%s"]}`, i, strings.Repeat("x", 700_000)))
 	}
-	// Nobody else asks: it does not serve a socket.
+	// No other request comes: the server has no socket.
 	srv, asked := New(Config{DB: a.srv.db, Dispatcher: a.srv.dispatch, Logger: a.srv.log}), 0
 	srv.defaultTenant.read = func(context.Context) (string, error) { asked++; return "", errors.New("away") }
 	req := httptest.NewRequest("POST", "/ojs/v1/workers/fetch", strings.NewReader(`{"queues":["default"],"count":4}`))

@@ -192,7 +192,7 @@ func TestEachOfManyHasItsOwnResult(t *testing.T) {
 		"error.details.field": "X-OJS-Tenant",
 		"error.message":       "X-OJS-Tenant must match ^[a-zA-Z0-9][a-zA-Z0-9._:-]*$ and have at most 256 bytes",
 	})
-	// With a header, other tenants' jobs are unknown; without one, a shared worker settles everybody's.
+	// With a header, other tenants' jobs are unknown; without one, a shared worker settles jobs of every tenant.
 	a.do("POST", "/ojs/v1/workers/ack", `{"jobs":[{"job_id":"`+ids[1]+`"},{"job_id":"`+ids[2]+`"}]}`, "X-OJS-Tenant: globex").want(200).
 		is(map[string]any{"succeeded": 1, "results.0.status": 404, "results.1.state": "completed"})
 	large := `"` + strings.Repeat("x", 1<<19) + `"`

@@ -18,8 +18,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Bouncer starts PgBouncer in transaction mode with a few connections to the server of address, a postgres:// URL, and returns the same
-// address through it. settings are more lines for its configuration, which prevail. Without the program the test fails.
+// Bouncer starts PgBouncer in transaction mode, with six connections to the server of address, a
+// postgres:// URL, and returns the address of the same database through it. settings are further
+// lines of its configuration, which override the others. The test fails if PgBouncer is not
+// installed. The end of the test stops it.
 func Bouncer(t testing.TB, address string, settings ...string) string {
 	t.Helper()
 	program, err := exec.LookPath("pgbouncer")
@@ -65,6 +67,7 @@ func Bouncer(t testing.TB, address string, settings ...string) string {
 	return through.String()
 }
 
+// freePort returns a port that is free at this moment.
 func freePort(t testing.TB) int {
 	t.Helper()
 	socket, err := net.Listen("tcp", "127.0.0.1:0")
@@ -75,7 +78,8 @@ func freePort(t testing.TB) int {
 	return socket.Addr().(*net.TCPAddr).Port
 }
 
-// configureBouncer writes PgBouncer's files for a server, and returns its arguments. It refuses to be root, so as root it becomes nobody.
+// configureBouncer writes PgBouncer's files for a server, and returns its arguments. PgBouncer
+// refuses to run as root; if root runs the test, it runs as the user nobody.
 func configureBouncer(dir string, to *url.URL, port int, settings []string) (args []string, err error) {
 	password, _ := to.User.Password()
 	config, users := filepath.Join(dir, "pgbouncer.ini"), filepath.Join(dir, "users")

@@ -12,7 +12,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/migrate"
 )
 
-// exec runs a statement as superuser outside of any test's database.
+// exec runs a statement as superuser in the maintenance database, which belongs to no test.
 func (s *server) exec(t testing.TB, sql string) {
 	t.Helper()
 	if _, err := s.admin.Exec(t.Context(), sql); err != nil {
@@ -20,11 +20,13 @@ func (s *server) exec(t testing.TB, sql string) {
 	}
 }
 
-// url addresses a database on the server; without a user, as the superuser.
+// url returns the address of a database on the server, for a user or, if that is "", for the
+// superuser.
 func (s *server) url(database, user, password string) string {
 	u := *s.address
 	u.Path = "/" + database
-	// Beside other tests on few processors PostgreSQL may take longer to answer than what uses it waits by itself.
+	// While other tests use the few processors, PostgreSQL may take longer to answer than the default
+	// timeout of its clients.
 	query := u.Query()
 	query.Set("connect_timeout", "60")
 	u.RawQuery = query.Encode()
@@ -34,11 +36,14 @@ func (s *server) url(database, user, password string) string {
 	return u.String()
 }
 
-// templateLock guards the making of templates; other programs on the server have theirs.
+// templateLock is the key of the advisory lock under which a template is made. A number that no other
+// program on the server is likely to use.
 const templateLock = 0x6f6a735f74657374
 
-// prepareTemplate makes sure that the migrated template exists, once per server: several test
-// processes may come at once, and an earlier one may have died half-way.
+// prepareTemplate makes the migrated template database if the server has none. Its name holds a hash
+// of migrations and code, so that each version of the schema has a template of its own. It holds an
+// advisory lock, because several test processes may share the server, and makes a template anew that
+// a process which died has left half made.
 func (s *server) prepareTemplate(ctx context.Context) error {
 	s.template = "ojs_template_" + db.Hash()[:6] + db.OwnCodeHash()[:6]
 	conn, err := s.admin.Acquire(ctx)
@@ -71,17 +76,20 @@ func (s *server) prepareTemplate(ctx context.Context) error {
 	if err := migrate.Run(ctx, s.url(s.template, "", ""), migrate.Up, nil); err != nil {
 		return err
 	}
-	// A mark of completion, and no connections: a template in use cannot be cloned.
+	// is_template marks it as complete. Connections are refused, because PostgreSQL cannot clone a
+	// database that is in use.
 	_, err = conn.Exec(ctx, "alter database "+s.template+" is_template true allow_connections false")
 	return err
 }
 
+// clone makes a database as a copy of the template.
 func (s *server) clone(ctx context.Context, name string) error {
-	// Copying files beats logging pages for a database of this size once nothing is synced.
+	// On a server that does not sync, copying files (file_copy) is faster for a database of this size
+	// than writing its pages to the log (wal_log).
 	if _, err := s.admin.Exec(ctx, "create database "+name+" template "+s.template+" strategy "+s.strategy); err != nil {
 		return err
 	}
-	// A statement without the schema's name fails here, whatever role runs the test.
+	// With an empty search_path a statement that does not name the schema fails, for every role.
 	_, err := s.admin.Exec(ctx, "alter database "+name+" set search_path = ''")
 	return err
 }
@@ -101,7 +109,8 @@ func (s *server) drop(ctx context.Context, name string) error {
 	}
 	for _, role := range roles {
 		name := pgx.Identifier{role}.Sanitize()
-		// What is left of a role are memberships that it granted.
+		// The database is gone, but the role may have granted memberships. They would keep it from being
+		// dropped.
 		if _, err := s.admin.Exec(ctx, "drop owned by "+name); err != nil {
 			return err
 		}

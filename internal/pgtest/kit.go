@@ -12,14 +12,14 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Querier is a pool, a connection or a transaction.
+// Querier runs statements: a pool, a connection or a transaction.
 type Querier interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// Exec runs a statement, which must succeed, and returns how many rows it changed.
+// Exec runs a statement and returns the number of rows that it changed. The test ends if it fails.
 func Exec(t testing.TB, q Querier, sql string, args ...any) int64 {
 	t.Helper()
 	tag, err := q.Exec(t.Context(), sql, args...)
@@ -29,7 +29,8 @@ func Exec(t testing.TB, q Querier, sql string, args ...any) int64 {
 	return tag.RowsAffected()
 }
 
-// One is the only value of the only row.
+// One returns the first value of the first row of a query. The test ends if the query fails or
+// returns no row.
 func One[T any](t testing.TB, q Querier, sql string, args ...any) (value T) {
 	t.Helper()
 	if err := q.QueryRow(t.Context(), sql, args...).Scan(&value); err != nil {
@@ -38,7 +39,7 @@ func One[T any](t testing.TB, q Querier, sql string, args ...any) (value T) {
 	return value
 }
 
-// List is the only column of all rows.
+// List returns the values of a query that has one column. The test ends if the query fails.
 func List[T any](t testing.TB, q Querier, sql string, args ...any) []T {
 	t.Helper()
 	rows, err := q.Query(t.Context(), sql, args...)
@@ -53,12 +54,14 @@ func List[T any](t testing.TB, q Querier, sql string, args ...any) []T {
 }
 
 const (
-	// patience is long, because a loaded machine is slow and a test that passes never waits for its end.
+	// patience is how long helpers wait before they fail the test. It is long because a loaded machine
+	// is slow, and a test that passes never waits so long.
 	patience     = time.Minute
 	pollInterval = 5 * time.Millisecond
 )
 
-// Eventually polls until a condition holds. The test fails with what it waited for if that takes more than a minute.
+// Eventually polls until a condition holds. If it does not within a minute, the test ends with a
+// message that contains what, a sentence that says what it waited for.
 func Eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !holds(); time.Sleep(pollInterval) {
@@ -68,7 +71,8 @@ func Eventually(t testing.TB, what string, holds func() bool) {
 	}
 }
 
-// Receive is what comes out of a channel. The test fails with what it waited for if nothing does within a minute.
+// Receive returns the next value of a channel. If there is none within a minute, the test ends with a
+// message that contains what.
 func Receive[T any](t testing.TB, what string, from <-chan T) (value T) {
 	t.Helper()
 	select {
@@ -79,7 +83,8 @@ func Receive[T any](t testing.TB, what string, from <-chan T) (value T) {
 	return value
 }
 
-// AtRest polls a number until it has not changed for a second, and returns it: for what may happen again nobody knows how often.
+// AtRest polls a number until it has not changed for a second, and returns it. It is for events that
+// may repeat an unknown number of times.
 func AtRest(t testing.TB, what string, number func() int64) int64 {
 	t.Helper()
 	last, since := number(), time.Now()
@@ -92,14 +97,15 @@ func AtRest(t testing.TB, what string, number func() int64) int64 {
 	return last
 }
 
-// Eventually polls with a query for one boolean, as superuser, until it is true.
+// Eventually polls with a query for one boolean, as superuser, until it is true. It fails as the
+// function Eventually does.
 func (d *DB) Eventually(what, sql string, args ...any) {
 	d.t.Helper()
 	Eventually(d.t, what, func() bool { return One[bool](d.t, d.Pool, sql, args...) })
 }
 
-// Blocked returns when a session is seen waiting for a lock, which is what tests of races do instead of hoping that a pause was long
-// enough. pid is that of its backend.
+// Blocked returns when the session with the backend pid waits for a lock. Tests of races use it to
+// know that the second session has come to the lock; a pause might be too short on a slow machine.
 func (d *DB) Blocked(pid uint32) {
 	d.t.Helper()
 	Eventually(d.t, fmt.Sprintf("session %d waits for a lock", pid), func() bool { return d.IsBlocked(pid) })
@@ -118,7 +124,7 @@ func (d *DB) BlockedSessions(n int) {
 		select count(*) >= $1 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`, n)
 }
 
-// Explain is an error with all that PostgreSQL says about it.
+// Explain returns the text of an error, with PostgreSQL's code, detail and context.
 func Explain(err error) string {
 	var failure *pgconn.PgError
 	if !errors.As(err, &failure) {
@@ -127,7 +133,7 @@ func Explain(err error) string {
 	return fmt.Sprintf("%s %s %s  %.100s", failure.Code, failure.Message, failure.Detail, failure.Where)
 }
 
-// Short is a statement in one line of at most 200 bytes, for messages.
+// Short returns a statement in one line of about 200 bytes at most, for messages.
 func Short(sql string) string {
 	sql = strings.Join(strings.Fields(sql), " ")
 	if len(sql) > 200 {

@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// Log collects what loggers write to it. It may be read while they write.
+// Log collects the lines that loggers write to it. It may be read while they write; mu guards text.
 type Log struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -26,5 +26,5 @@ func (l *Log) String() string {
 	return l.text.String()
 }
 
-// Lines returns the lines that were written so far; one empty line if there was none.
+// Lines returns the lines that were written so far, or one empty line if there are none.
 func (l *Log) Lines() []string { return strings.Split(strings.TrimSpace(l.String()), "\n") }

@@ -9,10 +9,11 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/migrate"
 )
 
-// LaterRelease is the release of what Later returns.
+// LaterRelease is the version of the release that Later returns.
 const LaterRelease = "99.0.0"
 
-// Later is a release to come: the project's files, and others behind or instead of them, by their paths below db.
+// Later returns a release of the future, for tests of upgrades: the project's own migrations and code,
+// and files that are added or replace one of them. A key of files is a path below db.
 func Later(t testing.TB, files map[string]string) migrate.Source {
 	t.Helper()
 	all := fstest.MapFS{}
@@ -42,7 +43,7 @@ func Later(t testing.TB, files map[string]string) migrate.Source {
 	return migrate.Source{Migrations: below("migrations"), Code: below("code"), Release: LaterRelease, NeedsServer: db.NeedsServer}
 }
 
-// CodeFile is the text of a file of code.
+// CodeFile returns the text of a file, by its path below db/code.
 func CodeFile(t testing.TB, name string) string {
 	t.Helper()
 	text, err := fs.ReadFile(db.Code(), name)

@@ -1,10 +1,11 @@
 // Package pgtest gives every test a private PostgreSQL database with our schema, cloned from a
 // migrated template in tens of milliseconds, and login roles to act as.
 //
-// A database, not a schema: notifications and advisory locks are per database, and names
-// in schema ojs stay true. The server behind it is, in this order, the one at
-// OJS_TEST_DATABASE_URL, one started from local binaries (OJS_TEST_PG_BIN names them), a container,
-// or one started from downloaded binaries. OJS_TEST_BACKEND=url|local|container insists. See server.go.
+// A test gets a database and not a schema, because notifications and advisory locks are per
+// database, and statements name the schema ojs. The server is the first of these that there is: the
+// one at OJS_TEST_DATABASE_URL, one started from local binaries (in OJS_TEST_PG_BIN, if set), a
+// container, one started from downloaded binaries. OJS_TEST_BACKEND=url|local|container names one of
+// them. See server.go.
 package pgtest
 
 import (
@@ -24,32 +25,34 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 )
 
-// DB is the private database of one test. It goes away with the test, unless that failed.
+// DB is the private database of one test. It is dropped when the test ends, unless the test failed.
+// Its methods end the test if they fail. Pools may be used from any goroutine.
 type DB struct {
 	// Name of the database.
 	Name string
-	// URL logs in as a superuser. Like the others it ends in a query, to which a test may add with &.
+	// URL logs in as a superuser. Like the other URLs it has query parameters, so a test may append
+	// further ones with &.
 	URL string
 	// ServiceURL logs in as the server does: a role that is a member of ojs_service and of
 	// nothing else.
 	ServiceURL string
-	// Pool of the superuser.
+	// Pool logs in as the superuser.
 	Pool *pgxpool.Pool
 
 	t        testing.TB
 	server   *server
 	password string // of all login roles of this database
 
-	mu      sync.Mutex
+	mu      sync.Mutex               // guards pools and tenants
 	pools   map[string]*pgxpool.Pool // by URL
 	tenants map[string]string        // URL by tenant
-	stopped bool                     // the clock of the schema
+	stopped bool                     // SetNow has stopped the clock of the schema
 }
 
-// PoolSize bounds each pool handed out here.
+// PoolSize is the largest number of connections of each pool that this package returns.
 const PoolSize = 20
 
-// New clones the template.
+// New makes a database for a test, with the schema, no jobs and default settings.
 func New(t testing.TB) *DB {
 	t.Helper()
 	ctx := t.Context()
@@ -73,10 +76,10 @@ func New(t testing.TB) *DB {
 	return d
 }
 
-// Service is a pool of ServiceURL.
+// Service returns a pool that logs in as the server does (ServiceURL). Each call returns the same one.
 func (d *DB) Service() *pgxpool.Pool { return d.pool(d.ServiceURL) }
 
-// TenantURL logs in as a tenant; the login role is made at the first call.
+// TenantURL returns a URL that logs in as a tenant. The first call for a tenant makes its role.
 func (d *DB) TenantURL(tenant string) string {
 	d.t.Helper()
 	d.mu.Lock()
@@ -90,16 +93,17 @@ func (d *DB) TenantURL(tenant string) string {
 	return d.tenants[tenant]
 }
 
-// As is a pool of TenantURL.
+// As returns a pool that logs in as a tenant (TenantURL).
 func (d *DB) As(tenant string) *pgxpool.Pool { return d.pool(d.TenantURL(tenant)) }
 
-// OperatorURL logs in as a member of ojs_operator, and of nothing else.
+// OperatorURL returns a URL that logs in as a member of ojs_operator and of no other role.
 func (d *DB) OperatorURL() string { return d.GroupURL("ojs_operator") }
 
-// Operator is a pool of OperatorURL.
+// Operator returns a pool that logs in as an operator (OperatorURL).
 func (d *DB) Operator() *pgxpool.Pool { return d.pool(d.OperatorURL()) }
 
-// GroupURL logs in as a member of one group; without a group, as a role that may only connect.
+// GroupURL returns a URL that logs in as a member of one group, such as ojs_worker; if group is "", as
+// a role that may only connect.
 func (d *DB) GroupURL(group string) string {
 	d.t.Helper()
 	if group == "" {
@@ -108,8 +112,8 @@ func (d *DB) GroupURL(group string) string {
 	return d.LoginURL(strings.TrimPrefix(group, "ojs_"), "in role "+pgx.Identifier{group}.Sanitize())
 }
 
-// LoginURL logs in as the role RoleName(name), made at the first call with options of
-// `create role`.
+// LoginURL returns a URL that logs in as the role RoleName(name). The first call makes the role, with
+// the given options of `create role`.
 func (d *DB) LoginURL(name, options string) string {
 	d.t.Helper()
 	d.mu.Lock()
@@ -121,11 +125,11 @@ func (d *DB) LoginURL(name, options string) string {
 	return d.server.url(d.Name, role, d.password)
 }
 
-// RoleName is a name for a role that belongs to this database: roles are shared by the whole
-// server. Roles so named are dropped with the database.
+// RoleName returns a name for a role that only this test uses: all databases of a server share its
+// roles. Roles with such a name are dropped with the database.
 func (d *DB) RoleName(prefix string) string { return prefix + "_" + d.Name }
 
-// Open opens the database as the server program does.
+// Open opens the database as the server program does, and closes it at the end of the test.
 func (d *DB) Open() *pg.DB {
 	d.t.Helper()
 	opened, err := pg.Open(d.t.Context(), pg.Config{URL: d.ServiceURL, AppName: "test"})
@@ -136,11 +140,12 @@ func (d *DB) Open() *pg.DB {
 	return opened
 }
 
-// SetNow stops the clock of the schema at an instant; the zero time lets it run again.
+// SetNow stops the clock of the schema (ojs.now) at an instant, for all sessions. The zero time lets
+// it run again.
 //
-// The first call makes the clock's function read a sequence, and those after it only set that one: with a function of its own for each
-// instant every session would have to plan all its statements anew. A sequence, because what transactions see of it does not depend on when
-// they began.
+// The first call makes ojs.now read a sequence, and later calls set the sequence. If each call
+// replaced the function, every session would have to plan all its statements anew. It is a sequence
+// and no table because a transaction sees its new value at once, whenever it began.
 func (d *DB) SetNow(at time.Time) {
 	d.t.Helper()
 	const clock = "create or replace function ojs.now() returns timestamptz language sql volatile set search_path = pg_catalog, pg_temp as "
@@ -158,6 +163,7 @@ func (d *DB) SetNow(at time.Time) {
 	}
 }
 
+// exec runs a statement as superuser.
 func (d *DB) exec(sql string, args ...any) {
 	d.t.Helper()
 	if _, err := d.Pool.Exec(d.t.Context(), sql, args...); err != nil {
@@ -165,6 +171,7 @@ func (d *DB) exec(sql string, args ...any) {
 	}
 }
 
+// pool returns the pool of a URL, and makes it at the first call. cleanup closes it.
 func (d *DB) pool(address string) *pgxpool.Pool {
 	d.t.Helper()
 	d.mu.Lock()
@@ -190,6 +197,8 @@ func newPool(address string, size int32) (*pgxpool.Pool, error) {
 	return pgxpool.NewWithConfig(context.Background(), cfg)
 }
 
+// cleanup closes the pools and drops the database and its roles. After a failure it keeps them and
+// logs how to reach the database.
 func (d *DB) cleanup() {
 	if d.t.Failed() {
 		d.t.Log(d.server.keep(d.URL))
@@ -205,7 +214,8 @@ func (d *DB) cleanup() {
 	select {
 	case <-closed:
 	case <-time.After(patience):
-		// Close waits for it; nobody else would notice.
+		// Pool.Close waits until every connection is released. Without this limit the test would hang, and
+		// nothing would tell why.
 		d.t.Error("the test never released a connection")
 	}
 	// PostgreSQL drops no database while a session logs in, which authentication_timeout lets take a minute.

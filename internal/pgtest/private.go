@@ -17,9 +17,10 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/setup"
 )
 
-// Private is a PostgreSQL that belongs to one test, which may stop it. Its data is synced, since that is what such tests are about.
+// Private is a PostgreSQL server that belongs to one test, which may stop or kill it. Unlike the shared
+// server it syncs its data, because such tests are about data that survives.
 type Private struct {
-	// URL logs in as a superuser, ServiceURL as the server does; both stay the same.
+	// URL logs in as a superuser, ServiceURL as the server does. Both stay the same after a restart.
 	URL, ServiceURL string
 
 	t       testing.TB
@@ -27,7 +28,8 @@ type Private struct {
 	server  *embedpg.Server // nil while it is stopped
 }
 
-// NewPrivate starts a server with one migrated database. settings are PostgreSQL's.
+// NewPrivate starts a server with one migrated database and the server's role. settings are
+// PostgreSQL settings. The end of the test stops the server and removes its data.
 func NewPrivate(t testing.TB, settings map[string]string) *Private {
 	t.Helper()
 	p := NewEmpty(t, settings)
@@ -42,7 +44,7 @@ func NewPrivate(t testing.TB, settings map[string]string) *Private {
 	return p
 }
 
-// NewEmpty starts a server with one empty database: a cluster in which our roles have never been.
+// NewEmpty starts a server with one empty database, in a cluster that has never had our roles.
 func NewEmpty(t testing.TB, settings map[string]string) *Private {
 	t.Helper()
 	p := stopped(t, embedpg.Options{BinDir: binDir(), Settings: settings})
@@ -53,12 +55,12 @@ func NewEmpty(t testing.TB, settings map[string]string) *Private {
 	return p
 }
 
-// PrivateRole is the server's login to a Private, for which NewEmpty has no role yet.
+// PrivateRole and PrivatePassword are the login in ServiceURL. NewEmpty does not make this role.
 const PrivateRole, PrivatePassword = "ojs_server", "secret"
 
 const privateDatabase = "ojs"
 
-// stopped is a server without data, which has not been started yet.
+// stopped returns a server without data that has not been started.
 func stopped(t testing.TB, options embedpg.Options) *Private {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "ojs-private-")
@@ -76,7 +78,7 @@ func stopped(t testing.TB, options embedpg.Options) *Private {
 	return p
 }
 
-// Start starts it, again where it was; it returns when connections are accepted.
+// Start starts the server, on the same port as before, and returns when it accepts connections.
 func (p *Private) Start() {
 	p.t.Helper()
 	var err error
@@ -87,8 +89,8 @@ func (p *Private) Start() {
 	p.URL, p.ServiceURL = p.server.URL(privateDatabase), p.server.URLFor(PrivateRole, PrivatePassword, privateDatabase)
 }
 
-// Backup takes a base backup of the server, which runs and goes on, by pg_basebackup. It returns a server that has that data, to be
-// started.
+// Backup takes a base backup of the running server with pg_basebackup. It returns another server with
+// the data of the backup, which the caller starts.
 func (p *Private) Backup() *Private {
 	p.t.Helper()
 	const cluster = "pgdata"
@@ -99,7 +101,8 @@ func (p *Private) Backup() *Private {
 	if out, err := command.CombinedOutput(); err != nil {
 		p.t.Fatalf("%q: %v\n%s", command.Args, err, out)
 	}
-	// What else embedpg keeps beside the data: the password, and the file that tells whose directory it is.
+	// embedpg needs two more files in its directory: the password, and the file that says that the
+	// directory was made by it.
 	for _, name := range []string{"password", "ojs-pg.lock"} {
 		content, err := os.ReadFile(filepath.Join(from, name))
 		if err == nil {
@@ -109,7 +112,8 @@ func (p *Private) Backup() *Private {
 			p.t.Fatal(err)
 		}
 	}
-	// PostgreSQL starts on no data but its own, and is another user where we are root.
+	// PostgreSQL refuses a data directory of another user, and it runs as another user if root runs the
+	// test.
 	info, err := os.Stat(filepath.Join(from, cluster))
 	if err != nil {
 		p.t.Fatal(err)
@@ -124,7 +128,7 @@ func (p *Private) Backup() *Private {
 	return to
 }
 
-// Stop stops it in good order, cutting off sessions, if it runs.
+// Stop shuts the server down, if it runs, and ends open sessions.
 func (p *Private) Stop() {
 	p.t.Helper()
 	if p.server == nil {
@@ -136,7 +140,7 @@ func (p *Private) Stop() {
 	}
 }
 
-// Kill stops it at once, so that the next start has to recover.
+// Kill ends the server without a checkpoint, so that the next start has to recover.
 func (p *Private) Kill() {
 	p.t.Helper()
 	p.server.Kill()
@@ -144,7 +148,7 @@ func (p *Private) Kill() {
 	p.Stop()
 }
 
-// Exec runs statements as the superuser.
+// Exec runs statements as the superuser, through a connection of its own.
 func (p *Private) Exec(sql string) {
 	p.t.Helper()
 	conn, err := pgx.Connect(p.t.Context(), p.URL)

@@ -25,19 +25,20 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/embedpg"
 )
 
-// server is the one PostgreSQL of this test process. Packages are tested in processes of
-// their own and share a server only if OJS_TEST_DATABASE_URL names one: starting one takes
-// less than a second, and what is not shared cannot leak or be pulled away.
+// server is the PostgreSQL that all tests of this process use. Each package is tested in a process of
+// its own. Processes share a server only if OJS_TEST_DATABASE_URL names one: a start takes less than
+// a second, and a server of one process cannot be stopped by another, nor fill up with its leftovers.
 type server struct {
 	address  *url.URL // of the maintenance database, as superuser
 	admin    *pgxpool.Pool
-	template string
-	strategy string
+	template string // name of the template database
+	strategy string // of `create database`
 
+	// stop ends the server if this process has started it. kept says that its data has to stay.
 	stop func(kept bool) error
-	// revive tells how to reach a kept database after the process has ended.
+	// revive is a text that tells how to reach a kept database after the process has ended.
 	revive string
-	kept   atomic.Bool
+	kept   atomic.Bool // a test has failed and keeps its database
 }
 
 var (
@@ -46,15 +47,16 @@ var (
 	startErr  error
 )
 
-// shared starts the server at the first call.
+// shared returns the server of this process, and starts it at the first call.
 func shared() (*server, error) {
 	startOnce.Do(func() { current, startErr = startServer() })
 	return current, startErr
 }
 
-// Main runs the tests of a package and stops the server that they used, if it was started here. Where all passed it fails if a
-// goroutine is left: a test stops what it starts. The body of TestMain is os.Exit(pgtest.Main(m)); without it the server ends with
-// the process.
+// Main runs the tests of a package and stops the server that they used, if it was started here. It
+// returns the exit code. If all tests passed, it fails if a goroutine is left: a test has to stop the
+// goroutines that it starts. The body of TestMain is os.Exit(pgtest.Main(m)). Without it the server
+// ends with the process, and goroutines are not checked.
 func Main(m *testing.M) int {
 	code := m.Run()
 	if current != nil {
@@ -78,9 +80,12 @@ func Main(m *testing.M) int {
 	return 0
 }
 
-// containerWatcher holds a connection to the program that removes containers, as long as the process lives.
+// containerWatcher is a goroutine of testcontainers that lasts as long as the process: it holds a
+// connection to the program that removes containers.
 const containerWatcher = "github.com/testcontainers/testcontainers-go.(*Reaper).connect.func1"
 
+// startServer starts or finds a server, by OJS_TEST_BACKEND or what the machine has, with the
+// template ready to be cloned.
 func startServer() (*server, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
@@ -97,7 +102,7 @@ func startServer() (*server, error) {
 	var err error
 	switch backend {
 	case "":
-		// Neither a server nor binaries: a container, or where there is no engine, a download.
+		// Neither a server nor binaries: try a container, and without Docker a download.
 		if s, err = container(ctx); err != nil {
 			var fetchErr error
 			if s, fetchErr = local(ctx); fetchErr != nil {
@@ -123,6 +128,7 @@ func startServer() (*server, error) {
 	return s, nil
 }
 
+// connect opens the pool of the superuser and prepares the template.
 func (s *server) connect(ctx context.Context) error {
 	var err error
 	if s.admin, err = newPool(s.address.String(), 4); err != nil {
@@ -134,45 +140,53 @@ func (s *server) connect(ctx context.Context) error {
 	return nil
 }
 
-// keep is what the log of a failed test says about its database.
+// keep returns a text for the log of a failed test that tells how to reach its database, and makes
+// Main keep the server's data.
 func (s *server) keep(address string) string {
 	s.kept.Store(true)
 	return "the database of this failed test is kept: " + address + s.revive
 }
 
+// existing returns the server at OJS_TEST_DATABASE_URL. The end of the process does not stop it.
 func existing() (*server, error) {
 	raw := os.Getenv("OJS_TEST_DATABASE_URL")
 	address, err := url.Parse(raw)
 	if err != nil || (address.Scheme != "postgres" && address.Scheme != "postgresql") {
 		return nil, errors.New("OJS_TEST_DATABASE_URL must be a postgres:// URL of a superuser")
 	}
-	// A server that syncs is slow to copy files, which takes two checkpoints.
+	// file_copy takes two checkpoints, which are slow on a server that syncs.
 	return &server{address: address, strategy: "wal_log", stop: func(bool) error { return nil }}, nil
 }
 
+// binDir returns the directory of PostgreSQL's programs that the user names, or "".
 func binDir() string { return os.Getenv("OJS_TEST_PG_BIN") }
 
+// haveBinaries reports whether a server can be started from local binaries.
 func haveBinaries() bool {
 	_, err := embedpg.Find(binDir())
-	// A directory named by the user is used or complained about, never passed over.
+	// If the user names a directory it counts as present: a wrong name is an error and not a reason to
+	// try a container.
 	return err == nil || binDir() != ""
 }
 
-// fast gives up what a test's data does not need: to survive the machine.
+// fast are settings of PostgreSQL that save time. A test's data need not survive a crash of the
+// machine.
 var fast = map[string]string{
 	"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off",
 	"max_connections": "300", "shared_buffers": "128MB", "max_wal_size": "4GB", "checkpoint_timeout": "1h",
 }
 
-// memory is a file system in memory, and memoryNeeded what has to be free there: databases of failed tests are kept, at 12 MB each.
+// memory is a file system in memory. It is used if memoryNeeded bytes are free there: databases of
+// failed tests are kept, at 12 MB each.
 const (
 	memory       = "/dev/shm"
 	memoryNeeded = 8 << 30
 )
 
-// dataHome is where servers keep their data: in memory if there is room, unless TMPDIR names another place. A database is hundreds of
-// files, and ext4 looks for the number of a new file among all those that were removed in the last seconds: with a database for each test
-// it would do so for half of the time of all tests.
+// dataHome returns the directory for the data of servers: TMPDIR if it is set, else memory if enough
+// is free there, else the usual temporary directory. Memory is faster because a database is hundreds
+// of files, and ext4 searches for the number of a new file among all those that were removed in the
+// last seconds. With a database for each test, that search would take half of the time of all tests.
 func dataHome() string {
 	var room syscall.Statfs_t
 	if os.Getenv("TMPDIR") != "" || syscall.Statfs(memory, &room) != nil || uint64(room.Bavail)*uint64(room.Bsize) < memoryNeeded {
@@ -181,6 +195,8 @@ func dataHome() string {
 	return memory
 }
 
+// local starts a server from local binaries, or downloads them. Its data is removed with it, unless
+// a test has failed.
 func local(ctx context.Context) (*server, error) {
 	prefix := "ojs-pgtest-" + strconv.Itoa(os.Getuid()) + "-"
 	home := dataHome()
@@ -214,13 +230,15 @@ func local(ctx context.Context) (*server, error) {
 	}, nil
 }
 
+// Data directories with a file keepMark are kept for keepFor, the latest keepMost of them.
 const (
 	keepMark = "keep"
 	keepFor  = 24 * time.Hour
 	keepMost = 3
 )
 
-// sweep removes what killed test processes left, and all but the latest of what failed ones kept.
+// sweep removes the data directories of test processes that were killed, and those that processes with
+// failed tests kept, but for the latest keepMost of them.
 func sweep(ctx context.Context, pattern string) {
 	dirs, err := filepath.Glob(pattern)
 	if err != nil {
@@ -236,12 +254,13 @@ func sweep(ctx context.Context, pattern string) {
 	latest = latest[:min(len(latest), keepMost)]
 	for _, dir := range dirs {
 		if !slices.Contains(latest, dir) {
-			// One that another process uses, or is just making, answers with an error.
+			// A directory that another process uses, or is just making, is refused with an error.
 			_ = embedpg.Remove(ctx, dir)
 		}
 	}
 }
 
+// container starts a server in a container.
 func container(ctx context.Context) (*server, error) {
 	const password = "ojs"
 	args := []string{"postgres"}
@@ -252,7 +271,7 @@ func container(ctx context.Context) (*server, error) {
 		testcontainers.WithEnv(map[string]string{"POSTGRES_PASSWORD": password}),
 		testcontainers.WithExposedPorts("5432/tcp"),
 		testcontainers.WithCmd(args...),
-		// The first time it is ready, the image only prepares its volume.
+		// The image starts PostgreSQL twice; the first start only prepares its volume.
 		testcontainers.WithWaitStrategyAndDeadline(2*time.Minute,
 			wait.ForLog("database system is ready to accept connections").WithOccurrence(2),
 			wait.ForListeningPort("5432/tcp")),

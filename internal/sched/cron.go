@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	_ "time/tzdata" // where the machine has no time zone database
+	_ "time/tzdata" // for machines without a time zone database
 
 	"github.com/netresearch/go-cron"
 
@@ -18,8 +18,9 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
-// Cron tells the database when cron jobs are due. It reads what an expression means; everything
-// else is in SQL (db/code/cron/cron.sql). Any number of servers may do so at once.
+// Cron tells the database when cron jobs are due: it computes times from an expression and a time
+// zone. Everything else is in SQL (db/code/cron/cron.sql). It keeps no state, so any number of
+// servers and goroutines may use it at once.
 type Cron struct {
 	q   *sqlcgen.Queries
 	log *slog.Logger
@@ -30,7 +31,8 @@ func NewCron(db *pg.DB, log *slog.Logger) *Cron {
 	return &Cron{q: sqlcgen.New(db.Pool()), log: log}
 }
 
-// maxPlanned is how many cron jobs are planned at once; the next tick plans the others.
+// maxPlanned is the largest number of cron jobs that one call of Plan plans; the next tick plans
+// more.
 const maxPlanned = 1000
 
 // Plan computes the next times of all cron jobs without a plan. A cron job that cannot be planned
@@ -56,14 +58,15 @@ func (c *Cron) Plan(ctx context.Context) error {
 		if errors.As(err, &panicked) {
 			c.log.Error("planning a cron job panicked", "id", r.ID, "expression", r.Expression, "timezone", r.Timezone, "error", err)
 		} else if !pg.ItemFault(err) {
-			break
+			break // the database is away: each of the others would wait for it, too
 		}
 	}
 	return errors.Join(failed...)
 }
 
 // PlanNew computes the next times of a cron job that was just written, and returns its row with
-// them.
+// them, so that the answer to its author holds them. It returns the row unchanged if the cron job is
+// off, has a plan, or cannot be planned (row.Error). After an error the next tick plans it.
 func (c *Cron) PlanNew(ctx context.Context, row sqlcgen.OjsCron) (sqlcgen.OjsCron, error) {
 	if !row.Enabled || row.Error != nil || len(row.Upcoming) > 0 {
 		return row, nil
@@ -77,10 +80,13 @@ func (c *Cron) PlanNew(ctx context.Context, row sqlcgen.OjsCron) (sqlcgen.OjsCro
 	case len(rows) == 1:
 		return rows[0], nil
 	}
-	// Another server was faster, or somebody has it locked, and then a tick brings it.
+	// SQL skipped the row: another server has planned it already, or a transaction has it locked, in
+	// which case the next tick plans it.
 	return c.q.GetCron(ctx, sqlcgen.GetCronParams{Name: row.Name, Tenant: &row.TenantID})
 }
 
+// plan computes the next times of a cron job and stores them, or the reason why its expression
+// cannot be read. It returns the stored row, or none if the row has changed or is locked.
 func (c *Cron) plan(ctx context.Context, r sqlcgen.UnplannedCronsRow) ([]sqlcgen.OjsCron, error) {
 	params := sqlcgen.PlanCronParams{ID: r.ID, Rev: r.Rev, Upcoming: []time.Time{}, LeftOut: []time.Time{}}
 	if schedule, err := ParseCron(r.Expression, r.Timezone); err != nil {
@@ -99,22 +105,24 @@ func (c *Cron) plan(ctx context.Context, r sqlcgen.UnplannedCronsRow) ([]sqlcgen
 
 // Schedule is a cron expression in a time zone.
 type Schedule struct {
-	every  time.Duration // of @every; else zero
-	wall   cron.Schedule // asked in UTC, whose clock never jumps
-	zone   *time.Location
-	hourly bool // due in every hour
+	every  time.Duration  // of @every; zero for all other expressions
+	wall   cron.Schedule  // in local time; asked in UTC, whose clock never jumps
+	zone   *time.Location // what local time is
+	hourly bool           // due in every hour
 }
 
-// CronError says which of the two fields is wrong.
+// CronError says that an expression or a time zone cannot be used. Field is "expression" or
+// "timezone", and What goes on after it.
 type CronError struct{ Field, What string }
 
 func (e *CronError) Error() string { return e.Field + " " + e.What }
 
 var (
-	// Day and month may be names; L, W and # make sense of days only, which the library knows.
+	// cronField matches one field. Days and months may be names. The library refuses L, W and # in
+	// fields that are not days.
 	cronField = regexp.MustCompile(`^[0-9A-Za-z*?#/-]+(,[0-9A-Za-z*?#/-]+)*$`)
 	cronRange = regexp.MustCompile(`(?:^|,)(\d+)-(\d+)`)
-	// The last Friday is FRIL here and 5#L to the library.
+	// lastWeekday matches the last weekday of a month, FRIL in ojs-cron, which the library writes 5#L.
 	lastWeekday = regexp.MustCompile(`(?i)(^|,)([0-7]|SUN|MON|TUE|WED|THU|FRI|SAT)L(,|$)`)
 	everyText   = regexp.MustCompile(`^(\d+(\.\d+)?(ms|s|m|h))+$`)
 	zoneName    = regexp.MustCompile(`^[A-Z][A-Za-z]*[a-z-][A-Za-z-]*$|^[A-Z][A-Za-z]+(/[A-Z][A-Za-z0-9_+-]*)+$`)
@@ -124,10 +132,11 @@ var (
 	cronParser = cron.MustNewParser(cronFields).WithMaxSearchYears(40) // after a Monday, 29 February 2072, the next one is in 2112
 )
 
+// longestEvery is the longest duration after @every: ten years.
 const longestEvery = 10 * 366 * 24 * time.Hour
 
-// ParseCron reads an expression (ojs-cron sections 3 and 4) and the name of a time zone. An error
-// is a *CronError.
+// ParseCron reads an expression (ojs-cron sections 3 and 4) and the name of a time zone. An error is
+// a *CronError. It refuses a schedule that is never due, such as 30 February.
 func ParseCron(expression, timezone string) (*Schedule, error) {
 	zone, err := parseZone(timezone)
 	if err != nil {
@@ -167,10 +176,14 @@ func ParseCron(expression, timezone string) (*Schedule, error) {
 	return &Schedule{wall: wall, zone: zone, hourly: hours == "*" || hours == "*/1"}, nil
 }
 
+// badExpression returns the error of an expression.
 func badExpression(format string, args ...any) error {
 	return &CronError{"expression", fmt.Sprintf(format, args...)}
 }
 
+// parseZone returns the time zone with an IANA name. It refuses "Local" and short names such as
+// "EST", which Go would accept: they mean different times on different servers, or ignore summer
+// time.
 func parseZone(timezone string) (*time.Location, error) {
 	if timezone == "UTC" || timezone == "GMT" {
 		return time.UTC, nil
@@ -182,6 +195,7 @@ func parseZone(timezone string) (*time.Location, error) {
 	return zone, nil
 }
 
+// parseEvery reads @every and a duration, which it rounds up to seconds.
 func parseEvery(fields []string, zone *time.Location) (*Schedule, error) {
 	if len(fields) != 2 || !everyText.MatchString(fields[1]) {
 		return nil, badExpression("must name a duration after @every, such as 1h30m")
@@ -190,7 +204,7 @@ func parseEvery(fields []string, zone *time.Location) (*Schedule, error) {
 	if err != nil || every <= 0 || every > longestEvery {
 		return nil, badExpression("must name a duration above zero and of at most ten years after @every")
 	}
-	// Nothing is finer than a second.
+	// Cron jobs are fired by the second.
 	if rest := every % time.Second; rest > 0 {
 		every += time.Second - rest
 	}
@@ -226,19 +240,23 @@ func (s *Schedule) next(after, anchor time.Time) (next time.Time, leftOut []time
 		}
 		return anchor.Add((after.Sub(anchor)/s.every + 1) * s.every), nil
 	}
-	var asked, shown time.Time // what the wall shows next after it showed asked
+	// Local times are written as UTC. shown is the first local time after asked at which the expression
+	// is due.
+	var asked, shown time.Time
+	// Each round looks at the time from stretch to the next change of the zone's clock.
 	for stretch := after; ; {
-		// Between two changes of the clock the wall shows UTC, shifted.
+		// Between two changes, local time is UTC with a constant shift.
 		local := stretch.In(s.zone)
 		_, offset := local.Zone()
 		begin, end := local.ZoneBounds()
 		if !end.IsZero() && !end.After(stretch) {
-			// Far ahead, ZoneBounds takes every year for one of 365 days.
+			// For distant years ZoneBounds counts 365 days a year and may return an end in the past.
 			end = stretch.Add(24 * time.Hour)
 		}
 		shift := time.Duration(offset) * time.Second
 		if from := after.UTC().Add(shift); from.Before(asked) || !from.Before(shown) {
-			// A search through decades, which is not to be made for every stretch of them.
+			// The search may go through decades. Its result is kept, so that it is not repeated after each
+			// change of the clock in these decades.
 			asked, shown = from, s.wall.Next(from)
 		}
 		if shown.IsZero() {
@@ -247,20 +265,22 @@ func (s *Schedule) next(after, anchor time.Time) (next time.Time, leftOut []time
 		due := shown.Add(-shift)
 		switch {
 		case !end.IsZero() && !due.Before(end):
+			// Due after the change of the clock: look again with the new shift. If the change leaves out the
+			// local time that was found, remember that.
 			if _, then := end.In(s.zone).Zone(); !s.hourly && due.Sub(end) < time.Duration(then)*time.Second-shift {
 				leftOut = append(leftOut, end)
 			}
 			stretch, after = end, end.Add(-1)
 		case !s.hourly && again(begin, due, s.zone, shift):
-			after = due
+			after = due // the second time of two
 		default:
 			return due, leftOut
 		}
 	}
 }
 
-// again reports whether this local time has occurred before, because the clock was put back at
-// begin.
+// again reports whether the local time of at, a time after begin, has occurred before, because the
+// clock was put back at begin. shift is the offset of the zone since then.
 func again(begin, at time.Time, zone *time.Location, shift time.Duration) bool {
 	if begin.IsZero() {
 		return false
@@ -270,14 +290,17 @@ func again(begin, at time.Time, zone *time.Location, shift time.Duration) bool {
 }
 
 const (
-	// So many times are told at once, so that a job that is due every second wants a plan four times a minute.
+	// maxUpcoming is the largest number of times in one plan. A cron job that is due every second needs
+	// a plan about four times a minute.
 	maxUpcoming = 16
-	// Further ahead, time zones may change their rules meanwhile.
+	// ahead is how far after the first time a plan goes. A longer plan would more often be wrong because
+	// the rules of a time zone have changed.
 	ahead = 24 * time.Hour
 )
 
-// upcoming returns the next two times, and all those up to a day after the first. leftOut is when
-// clocks are put forward between them.
+// upcoming returns the next two times, and after them all times up to a day after the first, at most
+// maxUpcoming. leftOut holds the moments between them at which a clock was put forward over a due
+// time. Neither is nil: SQL takes arrays.
 func (s *Schedule) upcoming(after, anchor time.Time) (times, leftOut []time.Time) {
 	times, leftOut = []time.Time{}, []time.Time{}
 	for len(times) < maxUpcoming {

@@ -6,23 +6,25 @@ import (
 )
 
 // Duty tells whether this server does the work that one server does for all. A server learns up to
-// a few seconds late that it has lost the duty, so two servers may do such work at once.
+// a few seconds late that it has lost the duty, so two servers may do such work at once. The clock
+// sets it after each tick; any goroutine may read it. mu guards both fields and is never held while
+// work runs.
 type Duty struct {
 	mu      sync.Mutex
 	held    bool
-	changed chan struct{} // closed at the next change; nil until somebody waits for it
+	changed chan struct{} // closed at the next change of held; made by watch, nil if not watched
 }
 
-// Held reports whether this server was on duty when it asked last.
+// Held reports whether the last tick found this server on duty.
 func (d *Duty) Held() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.held
 }
 
-// While runs work whenever this server is on duty. It returns when ctx has ended and work has
-// returned. The context of work ends with the duty. If work returns before, it runs again with the
-// next duty.
+// While runs work whenever this server is on duty, in the caller's goroutine. It returns when ctx
+// has ended and work has returned. The context of work ends with the duty. If work returns before
+// that, it runs again when the server has lost the duty and got it back.
 func (d *Duty) While(ctx context.Context, work func(context.Context)) {
 	for {
 		held, changed := d.watch()
@@ -37,6 +39,8 @@ func (d *Duty) While(ctx context.Context, work func(context.Context)) {
 	}
 }
 
+// once runs work until it returns, and cancels its context when changed is closed. It returns after
+// its goroutine has ended.
 func (d *Duty) once(ctx context.Context, changed <-chan struct{}, work func(context.Context)) {
 	ctx, cancel := context.WithCancel(ctx)
 	var watching sync.WaitGroup
@@ -52,6 +56,8 @@ func (d *Duty) once(ctx context.Context, changed <-chan struct{}, work func(cont
 	work(ctx)
 }
 
+// watch returns the state, and a channel that is closed when it changes. Both are of one moment, so
+// that no change between them is missed.
 func (d *Duty) watch() (held bool, changed <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -61,6 +67,7 @@ func (d *Duty) watch() (held bool, changed <-chan struct{}) {
 	return d.held, d.changed
 }
 
+// set changes the state and tells the goroutines that watch it.
 func (d *Duty) set(held bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

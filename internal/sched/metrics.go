@@ -11,7 +11,8 @@ import (
 type metrics struct {
 	seconds  prometheus.Histogram
 	failures prometheus.Counter
-	due      atomic.Pointer[time.Time] // when the tick that comes next, or is under way, was to begin; nil: the clock does not run
+	// due is the time at which the next tick, or the one under way, is due; nil: the clock does not run.
+	due atomic.Pointer[time.Time]
 }
 
 func newMetrics() *metrics {
@@ -42,8 +43,10 @@ func (s *Scheduler) Metrics() []prometheus.Collector {
 	}
 }
 
+// dueAt notes when the next tick is due.
 func (m *metrics) dueAt(at time.Time) { m.due.Store(&at) }
 
+// lag returns for how long the next tick, or the one under way, has been due.
 func (m *metrics) lag(now time.Time) time.Duration {
 	due := m.due.Load()
 	if due == nil {

@@ -9,7 +9,8 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// Attempts that the clock ends are in the log, at once, and those that follow in a line for each minute.
+// The log tells at once of the first attempt that the clock ends, and of the attempts that follow in
+// one line for each minute.
 func TestAttemptsThatTheClockEndsAreLoggedInSum(t *testing.T) {
 	t.Parallel()
 	log := &pgtest.Log{}
@@ -25,7 +26,7 @@ func TestAttemptsThatTheClockEndsAreLoggedInSum(t *testing.T) {
 	}
 }
 
-// counts are the numbers of attempts that a log has.
+// counts returns the numbers of attempts in the lines of a log, in order.
 func counts(log string) string {
 	var numbers []string
 	for line := range strings.Lines(log) {
@@ -36,7 +37,7 @@ func counts(log string) string {
 	return strings.Join(numbers, " ")
 }
 
-// What a clock has ended and not logged is logged when it stops.
+// A clock that stops logs the attempts that it has ended and not logged yet.
 func TestAClockThatStopsLogsWhatItHasEnded(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -49,7 +50,8 @@ func TestAClockThatStopsLogsWhatItHasEnded(t *testing.T) {
 			due(t, db, "select ojs.fetch(array[$1], p_visibility_timeout_ms => 1000)", queue)
 			db.Eventually("the attempt is ended", "select state = 'available' and attempt = 1 from ojs.job where queue = $1", queue)
 		}
-		// A tick that is broken off does not know what it has done. What the next one does tells that this one has returned.
+		// If the clock stopped during a tick, it would not know what that tick has done. A job of the next
+		// tick shows that this one has returned.
 		due(t, db, enqueueDue, "third")
 		db.Eventually("the clock ticks again", "select state = 'available' from ojs.job where queue = 'third'")
 	})

@@ -20,44 +20,52 @@ import (
 )
 
 const (
-	// Every is the usual interval between two ticks while there is much to do, or while nobody would wake a
-	// clock that sleeps: a retry is promised within 200 ms of its time, and a tick takes time too.
+	// Every is the usual interval between two ticks while there is much to do, or while no notification
+	// would wake a clock that sleeps: a retry is promised within 200 ms of its time, and a tick takes
+	// time too.
 	Every = 150 * time.Millisecond
+	// batch is the number of jobs whose timers one tick looks at, about.
 	batch = 1000
-	// A tick that makes so many jobs available is followed by the next one after a third of the interval.
+	// manyPromoted is the number of jobs that a tick has to make available for the next tick to come after
+	// a third of the interval.
 	manyPromoted = 100
-	// The longest sleep. Work that is due sooner wakes the clock, so this bounds only how long a timer
-	// waits after the connection that listens has died without a word. ojs.tick allows no more.
+	// maxSleep is the longest sleep. Work that is due sooner wakes the clock, so this bounds only how long
+	// it sleeps after the connection that listens has died unnoticed. ojs.tick allows no more.
 	maxSleep = 10 * time.Second
-	// A transaction that wakes the clock pays for it at commit. A clock that is woken twice within wakesTooOften stays
-	// awake for stayAwake.
+	// A transaction that wakes the clock pays for the notification at commit. A clock that is woken twice
+	// within wakesTooOften stays awake for stayAwake, and so is not notified.
 	wakesTooOften = time.Second
 	stayAwake     = 5 * time.Second
-	// A tick that takes longer than this is broken off and tried again.
+	// tickTimeout is the time after which a tick is broken off and tried again.
 	tickTimeout = 30 * time.Second
-	// The longest pause after errors.
+	// maxErrorPause is the longest pause after errors.
 	maxErrorPause = 5 * time.Second
-	// A clock that stops has so long to say that it need not be woken any more.
+	// standDownTimeout bounds the statement by which a clock that stops gives up the duty.
 	standDownTimeout = 2 * time.Second
-	// The log says at most so often how many attempts the clock has ended.
+	// tellReaped is the shortest time between two log lines about attempts that the clock has ended.
 	tellReaped = time.Minute
-	// Notifications with this payload say that no server is on duty.
+	// vacantToken is the payload of a notification that no server is on duty.
 	vacantToken = "duty"
 )
 
-// Scheduler calls ojs.tick whenever something is due.
+// Scheduler calls ojs.tick whenever something is due. Run has two goroutines: the clock, which alone
+// uses the type clock and DispatchHeld, and the planning of cron jobs. Everything else that they
+// share is constant, a channel, or has a lock of its own (Duty, metrics).
 type Scheduler struct {
-	// Duty is for the other loops of which one in all servers is enough.
+	// Duty tells other loops whether this server is the one that does their work for all servers.
 	Duty Duty
-	// DispatchHeld is whether the last tick, or before the first one the caller, found dispatch held. Changes are logged.
+	// DispatchHeld says whether the last tick found dispatch held. The caller may set it before Run.
+	// Changes are logged.
 	DispatchHeld bool
 
-	q         *sqlcgen.Queries
-	cron      *Cron
-	listener  *notify.Listener
-	log       *slog.Logger
-	every     time.Duration
-	token     string        // notifications with it wake this clock
+	q        *sqlcgen.Queries
+	cron     *Cron
+	listener *notify.Listener
+	log      *slog.Logger
+	every    time.Duration
+	token    string // notifications with this payload wake this clock
+	// Signals, each with a buffer of one: a signal that has not been received says all that a second one
+	// would. The Listener sends the first two, a tick the third.
 	woken     chan struct{} // something is due
 	vacant    chan struct{} // no server is on duty
 	unplanned chan struct{} // there are cron jobs without a plan
@@ -91,8 +99,10 @@ func (s *Scheduler) Run(ctx context.Context) {
 	s.standDown(ctx)
 }
 
+// runClock ticks until ctx ends. It waits for its timer, which says when the next tick is due, and
+// for signals that make it due sooner.
 func (s *Scheduler) runClock(ctx context.Context) {
-	defer s.Duty.set(false)
+	defer s.Duty.set(false) // after a panic, too: other loops must not go on while no clock renews the duty
 	c := &clock{Scheduler: s, timer: time.NewTimer(0)}
 	defer c.timer.Stop()
 	defer func() { c.sayReaped(time.Now()) }()
@@ -103,7 +113,7 @@ func (s *Scheduler) runClock(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-s.vacant:
-			if !s.Duty.Held() {
+			if !s.Duty.Held() { // the server on duty ticks in its own time
 				s.metrics.dueAt(time.Now())
 				c.timer.Reset(0)
 			}
@@ -115,27 +125,29 @@ func (s *Scheduler) runClock(ctx context.Context) {
 	}
 }
 
-// clock is the state of runClock between ticks.
+// clock is the state of runClock between ticks. Only the goroutine of runClock uses it.
 type clock struct {
 	*Scheduler
 	timer      *time.Timer
-	failures   int       // in a row
-	sleeps     bool      // registered, so that others wake it
+	failures   int       // ticks in a row that failed
+	sleeps     bool      // SQL knows that the clock sleeps, so transactions with something due notify it
 	ticked     time.Time // when the last tick ended
 	next       time.Time // when the timer fires
-	wokenAt    time.Time
-	awakeUntil time.Time
-	reaped     int // attempts that the clock has ended and the log does not say yet
-	reapedSaid time.Time
+	wokenAt    time.Time // when it was woken last
+	awakeUntil time.Time // it does not sleep before
+	reaped     int       // attempts that the clock has ended and the log does not tell yet
+	reapedSaid time.Time // when the log told last
 }
 
+// tickIn sets the timer for a pause after the last tick.
 func (c *clock) tickIn(pause time.Duration) {
 	c.next = c.ticked.Add(pause)
 	c.metrics.dueAt(c.next)
 	c.timer.Reset(pause)
 }
 
-// wake makes the next tick come sooner, but not within the interval after the last one.
+// wake makes the next tick come sooner, but not within Scheduler.every after the last one. A clock
+// that does not sleep ignores it: its next tick comes soon anyway.
 func (c *clock) wake(now time.Time) {
 	if !c.sleeps {
 		return
@@ -151,7 +163,9 @@ func (c *clock) wake(now time.Time) {
 	}
 }
 
+// tick calls ojs.tick once, and sets the timer for the next tick.
 func (c *clock) tick(ctx context.Context) {
+	// May the clock sleep afterwards? Only if a notification can reach it.
 	sleeps := c.listener != nil && c.listener.Backend() != 0 && !time.Now().Before(c.awakeUntil)
 	began := time.Now()
 	done, err := c.callTick(ctx, sleeps, c.failures)
@@ -159,10 +173,11 @@ func (c *clock) tick(ctx context.Context) {
 	c.ticked = time.Now()
 	c.noteReaped(int(done.Reaped), c.ticked)
 	switch {
-	case ctx.Err() != nil:
+	case ctx.Err() != nil: // the server stops; an error only says that the call was cut off
 	case err != nil:
 		c.failures++
 		c.metrics.failures.Inc()
+		// Nothing is known: SQL may not have stored that the clock sleeps, or that this server is on duty.
 		c.sleeps = false
 		c.setDuty(false)
 		pause := min(c.every<<min(c.failures, 10), maxErrorPause)
@@ -180,14 +195,16 @@ func (c *clock) tick(ctx context.Context) {
 	}
 }
 
-// noteReaped logs attempts that no client has ended, at once or together with those of the same
-// minute: where a thousand workers die, each tick would write a line.
+// noteReaped logs how many attempts the clock has ended: at once if the last such line is a minute
+// old, else later with the rest of the minute. If a thousand workers die, each tick would otherwise
+// write a line.
 func (c *clock) noteReaped(attempts int, now time.Time) {
 	if c.reaped += attempts; now.Sub(c.reapedSaid) >= tellReaped {
 		c.sayReaped(now)
 	}
 }
 
+// sayReaped logs the attempts counted since the last line, if there are any.
 func (c *clock) sayReaped(now time.Time) {
 	if c.reaped == 0 {
 		return
@@ -197,6 +214,7 @@ func (c *clock) sayReaped(now time.Time) {
 	c.reaped, c.reapedSaid = 0, now
 }
 
+// setDuty notes whether this server is on duty, and logs changes.
 func (s *Scheduler) setDuty(held bool) {
 	if held != s.Duty.Held() {
 		s.log.Info("duty", "held", held)
@@ -204,8 +222,8 @@ func (s *Scheduler) setDuty(held bool) {
 	s.Duty.set(held)
 }
 
-// setDispatchHeld logs both changes: while dispatch is held, a server hands out nothing and shows
-// no error.
+// setDispatchHeld notes whether dispatch is held, and logs changes: while dispatch is held, a server
+// hands out no jobs and shows no error.
 func (s *Scheduler) setDispatchHeld(held bool) {
 	switch {
 	case held && !s.DispatchHeld:
@@ -216,13 +234,15 @@ func (s *Scheduler) setDispatchHeld(held bool) {
 	s.DispatchHeld = held
 }
 
-// pause returns the time from a tick to the next one.
+// pause returns the time from a tick to the next one: none if the tick left work, the interval while
+// the clock does not sleep, else the time until something is due.
 func (s *Scheduler) pause(done sqlcgen.TickRow, sleeps bool) time.Duration {
-	// Servers that started together, or wait for the same job, must not tick together.
+	// The random part keeps servers that started together, or wait for the same job, from ticking together.
 	spread := mathrand.N(s.every/10 + 1)
 	every := s.every
 	if done.Promoted >= manyPromoted {
-		// The more jobs are due, the more wait for the next tick.
+		// Many jobs were due in one interval, so many will be due in the next. They should not wait for all
+		// of it.
 		every /= 3
 	}
 	switch {
@@ -234,8 +254,9 @@ func (s *Scheduler) pause(done sqlcgen.TickRow, sleeps bool) time.Duration {
 	return max(time.Duration(done.NextInMs)*time.Millisecond, every) + spread
 }
 
-// callTick asks for less work after each failure, because the work may have been too much for one
-// transaction.
+// callTick calls ojs.tick. After failures it asks for less work, because the work may have been too
+// much for one transaction. sleeps asks SQL to notify the clock of what becomes due, instead of
+// expecting it soon. If there are cron jobs without a plan it signals planCrons.
 func (s *Scheduler) callTick(ctx context.Context, sleeps bool, failures int) (sqlcgen.TickRow, error) {
 	ctx, cancel := context.WithTimeout(pg.Unchecked(ctx), tickTimeout)
 	defer cancel()
@@ -269,12 +290,13 @@ func (s *Scheduler) planCrons(ctx context.Context) {
 		case <-s.unplanned:
 		}
 		if err := s.plan(ctx); err != nil && ctx.Err() == nil {
-			// The database asks again.
+			// Tried again when the next tick finds cron jobs without a plan.
 			s.log.Warn("cron jobs could not be planned", "error", err)
 		}
 	}
 }
 
+// plan plans cron jobs within tickTimeout.
 func (s *Scheduler) plan(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, tickTimeout)
 	defer cancel()
@@ -294,8 +316,8 @@ func (s *Scheduler) standDown(ctx context.Context) {
 	}
 }
 
-// signal returns a function that sends without waiting. A receiver that has not taken the last
-// signal needs no second one.
+// signal returns a function that sends to c without waiting. c has a buffer of one: a receiver that
+// has not taken the last signal needs no second one.
 func signal(c chan<- struct{}) func() {
 	return func() {
 		select {

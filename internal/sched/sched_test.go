@@ -26,9 +26,10 @@ func TestMain(m *testing.M) {
 	os.Exit(pgtest.Main(m))
 }
 
-// clockProcess is a process that can be killed: a server's listener and Scheduler.
+// clockProcess runs a server's listener and Scheduler until the process is killed. TestMain calls it
+// when the test binary was started again as a clock.
 func clockProcess(url string) {
-	ctx, stop := context.WithTimeout(context.Background(), 5*time.Minute) // should nobody kill it
+	ctx, stop := context.WithTimeout(context.Background(), 5*time.Minute) // if the test does not kill it
 	defer stop()
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	db, err := pg.Open(ctx, pg.Config{URL: url, AppName: os.Getenv("OJS_TEST_CLOCK_NAME")})
@@ -42,12 +43,13 @@ func clockProcess(url string) {
 	New(db, listener, log, 0).Run(ctx)
 }
 
-// warnings logs what should not happen.
+// warnings returns a logger that writes warnings and errors to log. Tests want log to stay empty.
 func warnings(log *pgtest.Log) *slog.Logger {
 	return slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))
 }
 
-// run starts a scheduler that is stopped, and seen to stop, at the end of the test.
+// run starts a Scheduler without a listener. At the end of the test it stops the Scheduler and waits
+// for its end.
 func run(t *testing.T, db *pgtest.DB, log *pgtest.Log, every time.Duration) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
@@ -60,8 +62,9 @@ func run(t *testing.T, db *pgtest.DB, log *pgtest.Log, every time.Duration) {
 	})
 }
 
-// due runs a statement an hour ago, so that what it schedules half an hour ahead is due now. On a slow machine what is scheduled a few
-// milliseconds ahead may be due before it is there, and then it needs no clock.
+// due runs a statement with the schema's clock an hour behind, so that a job that it schedules half an
+// hour ahead is due now. A job scheduled a few milliseconds ahead might be due before it is stored on a
+// slow machine, and would then need no tick.
 func due(t *testing.T, db *pgtest.DB, sql string, args ...any) {
 	t.Helper()
 	db.SetNow(time.Now().Add(-time.Hour))
@@ -95,7 +98,7 @@ func TestMoreThanOneBatchIsDoneWithoutPause(t *testing.T) {
 	due(t, db, `
 		insert into ojs.jobs (tenant_id, type, scheduled_at)
 		select 'acme', 'a', ojs.now() + interval '30 minutes' from generate_series(1, 2500)`)
-	// The next beat is an hour away, so the three batches belong to the first.
+	// The interval is an hour, so all three batches belong to the first tick.
 	run(t, db, &pgtest.Log{}, time.Hour)
 	db.Eventually("all are available", "select count(*) = 2500 from ojs.job where state = 'available'")
 }
@@ -115,7 +118,8 @@ func TestErrorsAreLoggedAndSurvived(t *testing.T) {
 	pgtest.Eventually(t, "its end is logged", func() bool { return strings.Contains(log.String(), "the tick works again") })
 }
 
-// Somebody who wonders why nothing runs finds it in the log, once for each change.
+// The log tells that dispatch is held, once for each change. An operator who wonders why no job runs
+// finds it there.
 func TestHeldDispatchIsLogged(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -157,7 +161,7 @@ func TestATickThatIsTooMuchIsMadeSmaller(t *testing.T) {
 	db.Eventually("the scheduled job is available", "select state = 'available' from ojs.job")
 }
 
-// Planning cron jobs takes as long as it takes, and nothing else waits for it.
+// The clock ticks while the planning of cron jobs waits for a lock.
 func TestTheClockGoesOnWhileCronJobsArePlanned(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -200,8 +204,8 @@ func TestTheClockGoesOnWhileCronJobsArePlanned(t *testing.T) {
 	db.Eventually("the cron job is planned", "select upcoming <> '{}' from ojs.cron")
 }
 
-// heavySleepers counts ticks, and makes a clock that may sleep for its whole stride sleep for an hour: what happens
-// then happens because somebody woke it.
+// heavySleepers makes a clock that may sleep for as long as it ever does sleep for an hour, so that a
+// later tick shows that it was woken. It returns a function that counts ticks.
 func heavySleepers(t *testing.T, db *pgtest.DB) (ticks func() int) {
 	t.Helper()
 	if _, err := db.Pool.Exec(t.Context(), `
@@ -230,8 +234,9 @@ func heavySleepers(t *testing.T, db *pgtest.DB) (ticks func() int) {
 	}
 }
 
-// start starts a clock with a listener of its own, which stop ends in good order. The listener is connected before: that it comes would
-// wake the clock, and one that is woken again within a second stays awake.
+// start starts a clock with a listener of its own. stop ends both and waits for their end. The
+// listener is connected before the clock starts: its connection would wake the clock, and a clock that
+// is woken twice within a second stays awake.
 func start(t *testing.T, db *pgtest.DB, log *pgtest.Log, every time.Duration) (s *Scheduler, stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -256,7 +261,7 @@ func connected(t *testing.T, listener *notify.Listener) {
 	pgtest.Eventually(t, "the listener is connected", func() bool { return listener.Backend() != 0 })
 }
 
-// asleep starts a clock and returns when it is registered and has looked again.
+// asleep starts a clock and returns when SQL has it registered as asleep.
 func asleep(t *testing.T, db *pgtest.DB, log *pgtest.Log, every time.Duration) *Scheduler {
 	t.Helper()
 	s, _ := start(t, db, log, every)
@@ -284,7 +289,7 @@ func TestSleepingClockIsWokenForWhatIsDueSoon(t *testing.T) {
 				t.Fatal(err)
 			}
 			db.Eventually(c.what+" is available", "select state = 'available' from ojs.job")
-			// A beat of a millisecond would have come hundreds of times.
+			// A clock that does not sleep would have ticked hundreds of times, at an interval of a millisecond.
 			if got := ticks() - before; got > 40 {
 				t.Errorf("%d ticks until then", got)
 			}
@@ -295,7 +300,8 @@ func TestSleepingClockIsWokenForWhatIsDueSoon(t *testing.T) {
 	}
 }
 
-// Timers are inserted, and their transactions stay open for a while, at all moments of a clock that goes to sleep.
+// Transactions insert timers at all moments of a clock that goes to sleep, and stay open for a while.
+// Each timer is noticed.
 func TestNothingIsLostBetweenLookingAndSleeping(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -374,7 +380,8 @@ func TestOneOfTwoClocksSleepsAndTheOtherStandsBy(t *testing.T) {
 	}
 }
 
-// Every clock in turn is stopped, in good order or by the end of its connections, and the work that hangs on its duty moves on.
+// The clock on duty is stopped, in good order or by the end of its connections, again and again. The
+// duty, and the work that While runs, passes to another clock.
 func TestDutyPassesOn(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -436,7 +443,7 @@ func TestClockThatNobodyCanWakeBeats(t *testing.T) {
 	}
 }
 
-// A clock whose server has stopped is not woken any more, and one that sleeps does nothing.
+// A clock with nothing to do does not tick.
 func TestSleepingClockIsIdle(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

@@ -13,7 +13,8 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// panicky is a log that panics at the first line with a message. It stands for a mistake in the part of the server that logs.
+// panicky is a log handler that panics at the first line with a given message. It stands for a
+// mistake in the code that writes this line.
 type panicky struct {
 	slog.Handler
 	message  string
@@ -68,7 +69,7 @@ func TestAClockThatPanicsGoesOn(t *testing.T) {
 func TestPlanningThatPanicsGoesOn(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	// No February has 30 days, which is logged.
+	// There is no 30 February: the expression is refused with the log line at which the log panics.
 	if _, err := db.Pool.Exec(t.Context(), "select ojs.put_cron('bad', '0 0 30 2 *', 'a')"); err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +102,7 @@ func TestUpkeepThatPanicsGoesOn(t *testing.T) {
 	wantLogged(t, log, panicked, "a mistake in upkeep")
 }
 
-// A mistake that one cron job brings out keeps no other from being planned in the same go.
+// A panic while one cron job is planned keeps no other cron job from being planned in the same call.
 func TestACronJobThatPanicsKeepsNoOtherFromBeingPlanned(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -122,7 +123,7 @@ func TestACronJobThatPanicsKeepsNoOtherFromBeingPlanned(t *testing.T) {
 	}
 }
 
-// The one that cannot be planned comes first each time, and the others are planned all the same.
+// The cron job that cannot be stored comes first in the list. The others are planned all the same.
 func TestABadCronJobKeepsNoOtherFromBeingPlanned(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -152,7 +153,8 @@ func TestABadCronJobKeepsNoOtherFromBeingPlanned(t *testing.T) {
 	}
 }
 
-// Somebody begins a transaction with a cron job of its own, and leaves it open.
+// A transaction has a cron job locked. The cron jobs of other tenants are planned meanwhile, and the
+// locked one after the commit.
 func TestALockedCronJobKeepsNoOtherFromBeingPlanned(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -177,7 +179,7 @@ func TestALockedCronJobKeepsNoOtherFromBeingPlanned(t *testing.T) {
 	}
 }
 
-// More of them are locked, and come first, than are planned in one go.
+// More cron jobs are locked than one call of Plan takes, and they come first in the list.
 func TestManyLockedCronJobsKeepNoOtherFromBeingPlanned(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

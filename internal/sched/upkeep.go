@@ -13,10 +13,11 @@ import (
 )
 
 const (
-	// upkeepToken is notified when settings change. Anybody may send it, so at least upkeepPause is between two calls.
+	// upkeepToken is the payload of a notification that settings have changed. Any session may send it,
+	// so there is a pause of at least upkeepPause between two calls.
 	upkeepToken    = "upkeep"
 	upkeepPause    = time.Second
-	maxUpkeepPause = time.Minute
+	maxUpkeepPause = time.Minute // after errors
 )
 
 // Upkeep calls ojs.upkeep whenever it is due: it drops partitions of finished jobs, for example. It
@@ -37,13 +38,14 @@ func NewUpkeep(db *pg.DB, listener *notify.Listener, log *slog.Logger) *Upkeep {
 // panic is logged, and the upkeep starts again.
 func (u *Upkeep) Run(ctx context.Context) { guard.Loop(ctx, u.log, "upkeep", u.run) }
 
+// run is Run without the protection against panics. It alone holds the state of the loop.
 func (u *Upkeep) run(ctx context.Context) {
 	changed := make(chan struct{}, 1)
 	if u.listener != nil {
 		stop := u.listener.OnToken(upkeepToken, signal(changed))
 		defer stop()
 	}
-	// At random, so that servers that started together take turns.
+	// At random, so that servers that started together do not call at the same time.
 	timer := time.NewTimer(rand.N(upkeepPause))
 	defer timer.Stop()
 	var (
@@ -57,7 +59,7 @@ func (u *Upkeep) run(ctx context.Context) {
 			return
 		case <-changed:
 			if time.Until(next) <= upkeepPause {
-				continue
+				continue // the timer fires soon enough
 			}
 		case <-timer.C:
 			pause, failures = u.step(ctx, failures)
@@ -70,8 +72,8 @@ func (u *Upkeep) run(ctx context.Context) {
 // step does one thing that is due. It returns how long to pause, and how many steps in a row have
 // failed.
 func (u *Upkeep) step(ctx context.Context, failures int) (pause time.Duration, failed int) {
-	// No time limit: reading a large partition takes hours, beside everything else. Broken off, it would begin anew and never end. SQL
-	// gives up a step that comes too late.
+	// No time limit: reading a large partition takes hours while everything else goes on. If it were
+	// broken off it would begin anew, and never end. SQL gives up a step that comes too late.
 	done, err := u.q.Upkeep(pg.Unchecked(ctx))
 	switch {
 	case ctx.Err() != nil:

@@ -13,7 +13,8 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// keepsUp starts an upkeep with a listener of its own, and waits until that listens.
+// keepsUp starts an Upkeep with a listener of its own, and returns when the listener is connected.
+// At the end of the test it stops both and waits for their end.
 func keepsUp(t *testing.T, db *pgtest.DB, log *pgtest.Log) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
@@ -41,14 +42,15 @@ func TestUpkeepNoticesNewSettings(t *testing.T) {
 	if _, err := db.Pool.Exec(t.Context(), "select ojs.configure(p_retention => '1 day')"); err != nil {
 		t.Fatal(err)
 	}
-	// By itself it looks once a minute.
+	// Without the notification this would take up to a minute.
 	db.Eventually("the table is cut", "select count(*) = 2 from ojs.job_partitions")
 	if log.String() != "" {
 		t.Errorf("logged %s", log)
 	}
 }
 
-// Two servers keep up a system whose jobs leave after ten seconds, beside producers and workers: nobody sees an error, no job is lost.
+// Two servers drop finished jobs after ten seconds while producers and workers go on. No producer and
+// no worker sees an error, and no job is lost.
 func TestUpkeepBesideWork(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -74,7 +76,8 @@ func TestUpkeepBesideWork(t *testing.T) {
 			}
 		})
 	}
-	// Not faster than the workers, or on a loaded machine no partition would be without jobs that wait.
+	// No faster than the workers: else every partition would hold jobs that wait on a loaded machine, and
+	// none could be dropped.
 	work("insert into ojs.jobs (tenant_id, type, scheduled_at) select 'acme', 'a', clock_timestamp() + n * interval '1 second' from " +
 		"generate_series(0, 4) n where (select count(*) from (select from ojs.job where state = 'available' limit 100) b) < 100")
 	for range 2 {
@@ -124,7 +127,7 @@ func TestUpkeepSurvivesErrors(t *testing.T) {
 	db.Eventually("the table is cut", "select count(*) = 2 from ojs.job_partitions")
 }
 
-// A step has no end of its own, but that of the server.
+// A step of the upkeep has no time limit, but it is broken off when the server stops.
 func TestUpkeepEndsWithItsServer(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

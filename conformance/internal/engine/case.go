@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Case is one file: a name, and steps that run in order against a server just reset.
+// Case is one file: a name, and steps that run in order against a server that was just reset.
 type Case struct {
 	Folder string // first directory below the suites' root
 	ID     string // as the file says; two files may carry the same
@@ -41,7 +41,7 @@ type step struct {
 	asserts  []assertions
 }
 
-// Sleeps is how long the case waits by itself, in sum.
+// Sleeps returns the sum of the pauses in the case.
 func (c Case) Sleeps() (sum time.Duration) {
 	for _, s := range slices.Concat(c.steps, c.teardown) {
 		sum += s.delay
@@ -49,7 +49,8 @@ func (c Case) Sleeps() (sum time.Duration) {
 	return sum
 }
 
-// assertions keeps values as they stand in the file: templates in them resolve when the step has run.
+// assertions holds the expected values of a step as they stand in the file. Templates in them are
+// resolved when the step has run.
 type assertions struct {
 	status      []any // any of several matchers; several lists must all hold
 	body        []map[string]any
@@ -64,15 +65,15 @@ type assertions struct {
 	statusAsked bool
 }
 
-// descriptiveKeys are prose: nothing follows from them that a machine could check.
+// descriptiveKeys are keys whose values are prose, which a program cannot check.
 var descriptiveKeys = map[string][]string{
 	"case":      {"level", "category", "description", "spec_ref", "tags", "preconditions"},
 	"step":      {"intent", "description"},
 	"assertion": {"body_comment", "headers_comment"},
 }
 
-// Load reads all cases below root, in the order of their paths. A case that cannot be understood is among
-// them, so that it counts as failed.
+// Load reads all cases below root, in the order of their paths. A case that cannot be read is among them,
+// so that it counts as failed.
 func Load(root string) ([]Case, error) {
 	var cases []Case
 	err := filepath.WalkDir(root, func(file string, entry os.DirEntry, err error) error {
@@ -100,7 +101,7 @@ func Load(root string) ([]Case, error) {
 	return cases, err
 }
 
-// Parse reads one case and refuses whatever it does not understand.
+// Parse reads one case. It fails if the case holds anything that this package does not know.
 func Parse(data []byte) (Case, error) {
 	v, err := decode(data)
 	if err != nil {
@@ -147,7 +148,8 @@ func Parse(data []byte) (Case, error) {
 	return c, nil
 }
 
-// Expect adds assertions to a step, or to every step if stepID is "*", for what a case says only in words.
+// Expect adds assertions to a step, or to every step if stepID is "*", for what a case says only in
+// prose. It fails if there is no such step.
 func (c *Case) Expect(stepID string, data []byte) error {
 	v, err := decode(data)
 	if err != nil {
@@ -215,7 +217,7 @@ func parseStep(v any, i int) (step, error) {
 	return s, s.vet()
 }
 
-// parseAction reads what the action needs beside what every step has.
+// parseAction reads the keys that belong to the step's action.
 func (st *step) parseAction(f *fields) {
 	switch {
 	case st.action == "WAIT":
@@ -243,7 +245,7 @@ func (st *step) parseAction(f *fields) {
 	}
 }
 
-// parseRequest reads a request of HTTP.
+// parseRequest reads an HTTP request.
 func (st *step) parseRequest(f *fields) {
 	st.path = f.str("path")
 	st.headers = f.texts("headers")
@@ -261,7 +263,7 @@ func (st *step) parseRequest(f *fields) {
 	}
 }
 
-// bind turns an abstract action into the request of the HTTP binding that carries it out.
+// bind makes the HTTP request of an abstract action, by the HTTP binding of OJS.
 func (st *step) bind(request any) error {
 	req, ok := request.(map[string]any)
 	if !ok {
@@ -314,7 +316,7 @@ func parseAssertions(v any) (assertions, error) {
 		}
 		a.statusAsked = true
 		v := f.take(key)
-		// A list of statuses means any of them, under whichever name it stands.
+		// A list of statuses means any of them, under each of the names of this key.
 		list, isList := v.([]any)
 		switch {
 		case isList && len(list) > 0:
@@ -357,7 +359,8 @@ func parseAssertions(v any) (assertions, error) {
 	return a, f.done()
 }
 
-// fields hands out the keys of an object and knows at the end which nobody asked for.
+// fields holds the keys of an object. At the end it tells which keys were not read: a case that says more
+// than this package understands must not pass.
 type fields struct {
 	obj  map[string]any
 	errs []error
@@ -391,8 +394,8 @@ func (f *fields) wrong(key, want string, got any) {
 	f.fail(fmt.Errorf("%s needs %s, not %s", key, want, show(got)))
 }
 
-// skip drops the keys that are prose, provided they look like it: an object under such a name would be a
-// demand in disguise.
+// skip drops the keys that hold prose. It refuses a value that is no text, such as an object, which would
+// be an expectation.
 func (f *fields) skip(kind string) {
 	for _, key := range descriptiveKeys[kind] {
 		switch v := f.take(key).(type) {

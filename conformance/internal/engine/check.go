@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Failure is one broken expectation.
+// Failure is one expectation that did not hold.
 type Failure struct {
 	Step string
 	At   string // what was looked at: a path, "status", "header X", …
@@ -23,7 +23,7 @@ func (f Failure) String() string {
 	return fmt.Sprintf("%s: %s: got %s, want %s", f.Step, f.At, f.Got, f.Want)
 }
 
-// response is what assertions, templates and captures look at.
+// response is an answer of the server, as assertions, templates and captures see it.
 type response struct {
 	status  int
 	header  http.Header
@@ -36,7 +36,7 @@ type response struct {
 
 func (r response) empty() bool { return len(strings.TrimSpace(string(r.raw))) == 0 }
 
-// context is the response as templates see it.
+// context returns the response in the form that templates read.
 func (r response) context() map[string]any {
 	headers := map[string]any{}
 	for k := range r.header {
@@ -56,7 +56,7 @@ func (r response) find(p path, wrapped bool) value {
 	return got
 }
 
-// report collects failures of one step.
+// report collects the failures of one step.
 type report struct {
 	step     string
 	failures []Failure
@@ -70,7 +70,8 @@ func (r *report) broken(at string, err error) {
 	r.add(at, "a case that cannot be carried out: "+err.Error(), "an understandable one")
 }
 
-// check holds a response against the assertions. The scope must already know the response.
+// check compares a response with the assertions, and reports what does not hold. The scope must already
+// have the response.
 func (a assertions) check(s *scope, resp response, r *report) {
 	status := value{json.Number(fmt.Sprint(resp.status)), true}
 	for _, want := range a.status {
@@ -144,7 +145,7 @@ func (a assertions) checkRest(s *scope, resp response, r *report) {
 	}
 }
 
-// checkSteps carries out what compares earlier responses with each other.
+// checkSteps checks the assertions that compare earlier responses with each other.
 func (a assertions) checkSteps(s *scope, r *report) {
 	if a.exclusive != nil {
 		filled, err := s.fill(a.exclusive, false)
@@ -173,7 +174,7 @@ func (a assertions) checkSteps(s *scope, r *report) {
 	}
 }
 
-// claim: of several fetches, one got the job.
+// claim checks that of several fetches exactly one got the job.
 type claim struct {
 	job      any
 	fetches  []any
@@ -270,7 +271,7 @@ func compileTiming(m map[string]any) (matcher, error) {
 	}}, nil
 }
 
-// bodyCheck is an object of paths and matchers, all of which must hold.
+// bodyCheck holds paths and matchers, all of which must hold.
 type bodyCheck struct {
 	at    []pathCheck
 	anyOf [][]bodyCheck // from "$or": of each list one must hold
@@ -324,7 +325,7 @@ func compileBody(m map[string]any) (bodyCheck, error) {
 	return b, nil
 }
 
-// compilePath gives one check, or one for each expected key of an open "meta".
+// compilePath returns one check, or one for each expected key of a "meta", which may have other keys.
 func compilePath(text string, want any) ([]pathCheck, error) {
 	p, err := parsePath(text)
 	if err != nil {
@@ -385,7 +386,8 @@ func (b bodyCheck) check(resp response, r *report) {
 	}
 }
 
-// vet reads everything in the step that would otherwise be read only once its response is there.
+// vet compiles everything in the step that is otherwise compiled when there is a response, so that a case
+// with a mistake fails before it sends a request.
 func (st *step) vet() error {
 	blank := &scope{steps: map[string]any{}, captured: map[string]any{}, blank: true}
 	var errs []error

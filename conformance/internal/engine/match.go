@@ -17,7 +17,7 @@ type matcher struct {
 	ok   func(value) bool
 }
 
-// literal marks a value that came out of a template: it is compared, never read as a matcher.
+// literal marks a value that a template has produced: it is compared, and never read as a matcher.
 type literal struct{ v any }
 
 var (
@@ -26,7 +26,7 @@ var (
 	datetimeForm = regexp.MustCompile(`^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d+)?(Z|[+-]\d{2}:\d{2})$`)
 )
 
-// compile turns what stands beside a path into a matcher. Its errors are about the case, not the response.
+// compile returns the matcher for an expected value. An error is a mistake in the case.
 func compile(m any) (matcher, error) {
 	switch m := m.(type) {
 	case literal:
@@ -46,7 +46,7 @@ func equalTo(want any) matcher {
 	return matcher{show(want), func(v value) bool { return v.present && equal(v.v, want) }}
 }
 
-// ofType names the JSON types as cases spell them.
+// ofType returns a matcher for a JSON type, by the names that cases use.
 func ofType(name string) (matcher, error) {
 	var is func(any) bool
 	switch name {
@@ -90,8 +90,8 @@ func matching(expr string) (matcher, error) {
 	return aString("text matching "+expr, re.MatchString), nil
 }
 
-// reserved are the beginnings that announce a matcher. Text that begins so and is none is a mistake in the
-// case; text that merely holds a colon, as "wasi:ojs" does, is itself.
+// reserved are the prefixes of matchers. A text with such a prefix that is no matcher is a mistake in the
+// case. Any other text, also with a colon as in "wasi:ojs", is compared as it is.
 var reserved = []string{
 	"string:", "string(", "number:", "number(", "integer:", "integer(", "array:", "array(", "object:", "object(",
 	"boolean:", "boolean(", "any:", "any(", "absent:", "exists:", "contains", "not_contains", "one_of", "any_of", "type:", "regex:",
@@ -226,7 +226,8 @@ func oneOf(arg string) (matcher, error) {
 	}}, nil
 }
 
-// approximately is half to one and a half times the number, and never tighter than a hundred either way.
+// approximately matches numbers from half to one and a half times the given one, and in any case those
+// within a hundred of it.
 func approximately(text, about string) (matcher, error) {
 	n, ok := parseNumber(about)
 	if !ok || n.Sign() < 0 {
@@ -242,7 +243,8 @@ func approximately(text, about string) (matcher, error) {
 	}), nil
 }
 
-// compileArray reads a literal array: as many elements, each fitting the matcher at its place.
+// compileArray returns the matcher of a literal array: the same number of elements, each of which fits
+// the matcher with its index.
 func compileArray(elems []any) (matcher, error) {
 	ms := make([]matcher, len(elems))
 	wants := make([]string, len(elems))
@@ -305,7 +307,7 @@ func literalObject(m map[string]any) (matcher, error) {
 	}}, nil
 }
 
-// unwrap removes the literal marks, for showing.
+// unwrap removes the marks of literals, so that a value can be shown.
 func unwrap(v any) any {
 	switch v := v.(type) {
 	case literal:
@@ -326,7 +328,7 @@ func unwrap(v any) any {
 	return v
 }
 
-// compileOperators reads {"$op": ...}; with several operators all must hold.
+// compileOperators returns the matcher of {"$op": ...}. If there are several operators, all must hold.
 func compileOperators(m map[string]any) (matcher, error) {
 	var all []matcher
 	for _, op := range sortedKeys(m) {
@@ -435,7 +437,7 @@ func anyOf(arg any) (matcher, error) {
 	}}, nil
 }
 
-// size matches the length of an array with a number or with what compares numbers.
+// size matches the length of an array with a number, or with operators that compare numbers.
 func size(arg any) (matcher, error) {
 	var inner matcher
 	var err error

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// fromJSON reads a literal of a test; "-" stands for a path that leads nowhere.
+// fromJSON reads a value of a test. "-" stands for the result of a path that finds nothing.
 func fromJSON(t *testing.T, text string) value {
 	t.Helper()
 	if text == "-" {
@@ -149,7 +149,7 @@ func TestUnknownMatchersAreRefused(t *testing.T) {
 	}
 }
 
-// A number whose digits nobody could write out must not bring the engine down.
+// A number with a huge exponent must not exhaust the memory of the engine.
 func TestHugeExponents(t *testing.T) {
 	t.Parallel()
 	m, err := compile(fromJSON(t, `1e999999999`).v)

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// value is what a path led to. A null that is there is present with v == nil.
+// value is the result of a path. A null in the document is present, with v == nil.
 type value struct {
 	v       any
 	present bool

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// maxBody is the most of a response that is read; a conformance case has no use for more.
+// maxBody is the number of bytes of a response that are read at most.
 const maxBody = 32 << 20
 
 // Target is the server under test.
@@ -43,8 +43,8 @@ func (t Target) Reset(ctx context.Context) error {
 	return nil
 }
 
-// Run plays the case and returns what did not hold, none if it passed. It stops at the first step that
-// failed, since the later ones build on it. The teardown runs in any case.
+// Run plays the case and returns its failures; none if it passed. It stops at the first step that failed,
+// because later steps depend on it. The teardown always runs.
 func (c Case) Run(ctx context.Context, t Target) []Failure {
 	if c.unread != nil {
 		return []Failure{{Step: "reading " + c.File, At: "case", Got: c.unread.Error(), Want: "a case this engine understands"}}
@@ -67,7 +67,8 @@ func (t Target) play(ctx context.Context, s *scope, steps []step) []Failure {
 	return nil
 }
 
-// inGroups puts steps that name each other in parallel_with together; all others stand alone.
+// inGroups returns groups of steps that run at the same moment: steps that name each other in
+// parallel_with. Every other step is a group of its own.
 func inGroups(steps []step) ([][]step, error) {
 	var groups [][]step
 	var open []string // ids that belong to the last group: its members and whom they name
@@ -102,13 +103,13 @@ func inGroups(steps []step) ([][]step, error) {
 	return groups, nil
 }
 
-// outcome is what came of a step's requests.
+// outcome holds the responses to a step's requests, or their error.
 type outcome struct {
 	responses []response
 	err       error
 }
 
-// reports are those of the steps of a group.
+// reports holds the reports of the steps of a group.
 type reports []report
 
 func (rs reports) failures() []Failure {
@@ -119,7 +120,8 @@ func (rs reports) failures() []Failure {
 	return all
 }
 
-// playGroup runs steps at the same moment: every request is complete before the first one leaves.
+// playGroup runs the steps of a group at the same moment. All requests are built before the first one is
+// sent.
 func (t Target) playGroup(ctx context.Context, s *scope, group []step) []Failure {
 	found := make(reports, len(group))
 	sends := make([]func() ([]response, error), len(group))
@@ -158,7 +160,7 @@ func (t Target) playGroup(ctx context.Context, s *scope, group []step) []Failure
 	return found.failures()
 }
 
-// together calls all at the same moment and returns when all have ended.
+// together calls all functions at the same moment and returns when all have ended.
 func together(sends []func() ([]response, error)) []outcome {
 	outcomes := make([]outcome, len(sends))
 	var wg sync.WaitGroup
@@ -201,7 +203,7 @@ func (st step) judge(s *scope, responses []response, r *report) {
 	}
 }
 
-// prepare builds the step's request and returns what sends it, as often as the step asks.
+// prepare builds the step's request, and returns a function that sends it as often as the step says.
 func (t Target) prepare(ctx context.Context, s *scope, st step) (func() ([]response, error), error) {
 	url, err := s.text(st.path)
 	if err != nil {
@@ -236,7 +238,7 @@ func (t Target) prepare(ctx context.Context, s *scope, st step) (func() ([]respo
 	return func() ([]response, error) { return t.repeat(ctx, st, build) }, nil
 }
 
-// fillBody is the request's body with its templates resolved, nil if the step has none.
+// fillBody returns the body of the request with templates resolved, or nil if the step has no body.
 func (st step) fillBody(s *scope) ([]byte, error) {
 	if !st.hasBody {
 		return nil, nil
@@ -254,7 +256,7 @@ func (st step) fillBody(s *scope) ([]byte, error) {
 	return encode(filled)
 }
 
-// repeat waits as long as the step says, and sends its request as often.
+// repeat pauses as long as the step says, and sends its request as often as it says.
 func (t Target) repeat(ctx context.Context, st step, build func() (*http.Request, error)) ([]response, error) {
 	if err := pause(ctx, st.delay); err != nil {
 		return nil, err
