@@ -20,7 +20,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// -update rewrites what these tests compare with: testdata, schema.sql, docs/sql-api.md.
+// -update rewrites what these tests compare with: testdata, schema.sql, docs/reference/sql-api.md.
 var update = flag.Bool("update", false, "rewrite golden and generated files")
 
 // -seed repeats a random walk; each prints its own.

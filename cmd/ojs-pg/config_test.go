@@ -63,7 +63,7 @@ func TestServeWithAConfigurationFile(t *testing.T) {
 	// One tenant's document, and the form of 000 section 7.
 	configured(t, d, `{"tenant_id": "gamma", "limits": {"max_queue_depth": 7}}`, "1")
 	configured(t, d, `{"tenants": {"acme-corp": {"weight": 10}, "beta-inc": {"concurrency": 10}}}`, "2")
-	page, err := os.ReadFile("../../docs/tiers.md")
+	page, err := os.ReadFile("../../docs/operate/tiers.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,7 +32,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// Each test is that of the sentence in docs/delivery.md whose number is its place.
+// Each test is that of the sentence in docs/work/delivery.md whose number is its place.
 var promises = []func(*testing.T, *stage){
 	jobsExistIfTheirTransactionCommits,
 	answeredEnqueuesOutlivePostgres,
@@ -79,13 +79,13 @@ var sentence = regexp.MustCompile(`(?m)^\*\*(\d+)\.\*\* (.+)$`)
 // A sentence without a test, or a test without a sentence, is a mistake.
 func TestDelivery(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../docs/delivery.md")
+	text, err := os.ReadFile("../../docs/work/delivery.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	sentences := sentence.FindAllStringSubmatch(string(text), -1)
 	if len(sentences) != len(promises) {
-		t.Errorf("docs/delivery.md has %d sentences, and there are %d tests", len(sentences), len(promises))
+		t.Errorf("docs/work/delivery.md has %d sentences, and there are %d tests", len(sentences), len(promises))
 	}
 	for i, s := range sentences {
 		if s[1] != strconv.Itoa(i+1) {

@@ -311,7 +311,7 @@ func cunning() []attack {
 }
 
 // What differs between two answers although neither tells of the victim: ids that are made, times that the server tells; and what
-// docs/security.md says that tenants see of all the others in sum.
+// docs/operate/security.md says that tenants see of all the others in sum.
 var (
 	madeID    = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
 	different = regexp.MustCompile(strings.Join([]string{
