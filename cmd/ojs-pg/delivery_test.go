@@ -74,7 +74,7 @@ var promises = []func(*testing.T, *stage){
 	readAndFetchedAtOnce,
 }
 
-var sentence = regexp.MustCompile(`(?m)^\*\*(\d+)\.\*\* (.+)$`)
+var sentence = regexp.MustCompile(`(?ms)^\*\*(\d+)\.\*\* (.+?)\n\n`)
 
 // A sentence without a test, or a test without a sentence, is a mistake.
 func TestDelivery(t *testing.T) {
