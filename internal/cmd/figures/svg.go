@@ -34,8 +34,9 @@ func newSVG(width, height int, title, description string) *svg {
 
 // bar draws a horizontal bar with its value at its end. Even a value near zero has a bar that can be seen.
 func (s *svg) bar(x, y, width, height float64, colour, value string) {
-	fmt.Fprintf(&s.text, `<rect x="%.1f" y="%.1f" width="%.1f" height="%.1f" rx="2" fill="%s"/>`+"\n", x, y, max(width, 1.5), height, colour)
-	s.label(x+max(width, 1.5)+6, y+height-height/2+4.5, "start", 12, colourText, false, value)
+	width = max(width, 1.5)
+	fmt.Fprintf(&s.text, `<rect x="%.1f" y="%.1f" width="%.1f" height="%.1f" rx="2" fill="%s"/>`+"\n", x, y, width, height, colour)
+	s.label(x+width+6, y+height-height/2+4.5, "start", 12, colourText, false, value)
 }
 
 func (s *svg) label(x, y float64, anchor string, size int, colour string, bold bool, text string) {
