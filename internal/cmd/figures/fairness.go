@@ -264,7 +264,8 @@ func fairnessPicture(fair, inOrder waits) *svg {
 		worst, best = max(worst, fair[small(i)]), min(best, inOrder[small(i)])
 	}
 	description := fmt.Sprintf("One tenant enqueues %d jobs. One second later nine tenants enqueue %d jobs each. "+
-		"%d workers run all of them. With fair shares no job of the nine waits longer than %s. First in, first out, the last job of each waits at least %s.",
+		"%d workers run all of them. "+
+		"With fair shares no job of the nine waits longer than %s. First in, first out, the last job of each waits at least %s.",
 		largeJobs, smallJobs, workers, seconds(worst), seconds(best))
 	s := newSVG(width, height, "Longest wait of each tenant's jobs", description)
 	s.label(24, 32, "start", 16, colourText, true, "Longest wait of each tenant's jobs")
