@@ -9,7 +9,7 @@ DATA_DIR ?= .dev
 FOLDER ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build test quick race pg18 conformance soak faults adversary bench generate golden generated sqlc-diff verify lint fmt dev psql
+.PHONY: help build test quick race pg18 conformance soak faults adversary bench pictures generate golden generated sqlc-diff verify lint fmt dev psql
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,10 +53,14 @@ adversary: ## what a tenant suffers from one that floods the server; DURATION=60
 bench: ## all benchmarks at their full size, about an hour on an idle machine; the output goes to docs/benchmarks
 	scripts/benchmarks
 
+pictures: ## docs/images: measures the shares again, four minutes, and draws the kept results of the benchmarks
+	$(GO) run ./internal/cmd/figures fairness
+	$(GO) run ./internal/cmd/figures benchmarks
+
 generate: ## internal/sqlcgen from db/queries and the schema
 	$(TOOL) sqlc generate
 
-golden: ## golden files, docs/sql-api.md, docs/openapi.yaml and db/schema.sql (needs PostgreSQL 15) from the database as it is
+golden: ## golden files, docs/reference/sql-api.md, docs/openapi.yaml and db/schema.sql (needs PostgreSQL 15) from the database as it is
 	$(GO) test -count=1 ./db -update -run '^TestGolden'
 	$(GO) test -count=1 ./internal/http -update -run '^TestGolden'
 

@@ -11,21 +11,22 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// docs/sql-api.md is what the database says of itself: nothing in it is written twice. A change of a comment or of a signature makes this
-// test fail until the page is written anew.
+// docs/reference/sql-api.md is written from the comments and signatures in the database, so that nothing
+// in it is written twice. A change of a comment or of a signature makes this test fail until the page is
+// generated again (make golden).
 func TestGoldenSQLAPI(t *testing.T) {
 	t.Parallel()
 	p := &apiPage{t: t, d: pgtest.New(t)}
 	p.add("# SQL API\n\nMade from the comments in the database (`\\df+ ojs.*` and `\\d+ ojs.*` show them in psql); do not edit. ")
 	p.add("Names that begin with an underscore are private.\n\n")
 	p.add("Roles: `ojs_service` is the server, `ojs_operator` operators, `ojs_producer` and `ojs_worker` applications that enqueue " +
-		"or work for any tenant, `ojs_tenant` the group of the tenants' login roles ([security](security.md)).\n")
+		"or work for any tenant, `ojs_tenant` the group of the tenants' login roles ([security](../operate/security.md)).\n")
 	p.functions()
 	p.views()
 	p.types()
 	p.errors()
 	p.tables()
-	golden(t, "../docs/sql-api.md", p.text.String())
+	golden(t, "../docs/reference/sql-api.md", p.text.String())
 }
 
 type apiPage struct {
@@ -69,7 +70,7 @@ func cell(s string) string { return strings.ReplaceAll(prose(s), "|", `\|`) }
 func (p *apiPage) functions() {
 	p.add("\n## Functions\n\n")
 	p.add("JSON is `json`, `jsonb` or `text`, whichever the caller has. Parameters that say `anycompatible` are of one type in one call " +
-		"([why](design/0016-json-types.md)); a literal, a null and a parameter without a type go with any. `p_args` is of a type " +
+		"([why](../design/0016-json-types.md)); a literal, a null and a parameter without a type go with any. `p_args` is of a type " +
 		"of its own. What nobody gives a type is text: `ojs.enqueue($1, $2)` takes JSON as text, and a driver that makes JSON of " +
 		"values of its language wants `$2::json`.\n")
 	before := ""

@@ -21,7 +21,7 @@ import (
 )
 
 // update is set by -update: tests rewrite the files that they compare with (testdata, schema.sql,
-// docs/sql-api.md).
+// docs/reference/sql-api.md).
 var update = flag.Bool("update", false, "rewrite golden and generated files")
 
 // seed is set by -seed and repeats a random test. Each random test prints its own seed.

@@ -55,7 +55,7 @@ func (f *findings) answers(ledger []entry, of course) {
 		case e.What == hung:
 			f.violation("%s waited in vain: %s", e.Client, e.Text)
 		case strings.Contains(e.Text, `"busy":true`), strings.Contains(e.Text, "Other transactions of tenant"):
-			// Other transactions held what was left of the limit for a moment (docs/limits.md).
+			// Other transactions held what was left of the limit for a moment (docs/produce/limits.md).
 		case e.What == broke && !(since && of.fault.database):
 			f.violation("%s lost its session, and nothing explains that: %s", e.Client, e.Text)
 		case e.What == failed && e.Status == 0 && !(since && of.fault.network):

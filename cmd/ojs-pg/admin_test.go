@@ -291,10 +291,10 @@ func TestAdminDeadLetters(t *testing.T) {
 	o.lines(o.admin(0, "dead-letters", "purge", "--limit", "10", "--yes"), "what deleted", "jobs 1", "remaining 0")
 }
 
-// docs/configuration.md lists every command of `ojs-pg admin`, and every option that these have.
+// docs/operate/configuration.md lists every command of `ojs-pg admin`, and every option that these have.
 func TestAdminIsDocumented(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../docs/configuration.md")
+	text, err := os.ReadFile("../../docs/operate/configuration.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -65,7 +65,7 @@ func TestServeWithAConfigurationFile(t *testing.T) {
 	// The document of one tenant, in the form of 000 section 7.
 	configured(t, d, `{"tenant_id": "gamma", "limits": {"max_queue_depth": 7}}`, "1")
 	configured(t, d, `{"tenants": {"acme-corp": {"weight": 10}, "beta-inc": {"concurrency": 10}}}`, "2")
-	page, err := os.ReadFile("../../docs/tiers.md")
+	page, err := os.ReadFile("../../docs/operate/tiers.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -33,7 +33,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/setup"
 )
 
-// Each test is that of the sentence in docs/delivery.md whose number is its place.
+// Each test is that of the sentence in docs/work/delivery.md whose number is its place.
 var promises = []func(*testing.T, *stage){
 	jobsExistIfTheirTransactionCommits,
 	answeredEnqueuesOutlivePostgres,
@@ -75,18 +75,18 @@ var promises = []func(*testing.T, *stage){
 	readAndFetchedAtOnce,
 }
 
-var sentence = regexp.MustCompile(`(?m)^\*\*(\d+)\.\*\* (.+)$`)
+var sentence = regexp.MustCompile(`(?ms)^\*\*(\d+)\.\*\* (.+?)\n\n`)
 
 // A sentence without a test, or a test without a sentence, is a mistake.
 func TestDelivery(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../docs/delivery.md")
+	text, err := os.ReadFile("../../docs/work/delivery.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	sentences := sentence.FindAllStringSubmatch(string(text), -1)
 	if len(sentences) != len(promises) {
-		t.Errorf("docs/delivery.md has %d sentences, and there are %d tests", len(sentences), len(promises))
+		t.Errorf("docs/work/delivery.md has %d sentences, and there are %d tests", len(sentences), len(promises))
 	}
 	for i, s := range sentences {
 		if s[1] != strconv.Itoa(i+1) {

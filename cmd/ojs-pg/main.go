@@ -1,5 +1,5 @@
 // Command ojs-pg is the program: it reads flags and environment, and wires the rooms together.
-// What a job is and who is next is decided in PostgreSQL; see the README for the rooms.
+// What a job is and who is next is decided in PostgreSQL; see CONTRIBUTING.md for the packages.
 package main
 
 import (

@@ -13,13 +13,13 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// docs/walk.md works as it is typed: three tiers, a flood, a throttle, and its end.
+// docs/operate/walk.md works as it is typed: three tiers, a flood, a throttle, and its end.
 func TestMT142MT143TheWalkOfAnOperator(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	server := launch(t, []string{"DATABASE_URL=" + d.ServiceURL}, "serve", "--listen", "127.0.0.1:0")
 	address := server.find(`address=(http://\S+)`)
-	page, err := os.ReadFile("../../docs/walk.md")
+	page, err := os.ReadFile("../../docs/operate/walk.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ import (
 // of them as they like, and each would become a series of its own.
 const other = "_other"
 
-// metrics counts requests, and shows what all components of the server count. docs/metrics.md lists
+// metrics counts requests, and shows what all components of the server count. docs/operate/metrics.md lists
 // the metrics.
 type metrics struct {
 	requests *prometheus.HistogramVec

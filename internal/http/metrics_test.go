@@ -135,10 +135,10 @@ func TestMetricsSpeakTheFormatThatIsAskedFor(t *testing.T) {
 	}
 }
 
-// docs/metrics.md lists each metric in a table, as | `name` | type | `label`, `label` | what it says |.
+// docs/operate/metrics.md lists each metric in a table, as | `name` | type | `label`, `label` | what it says |.
 func TestMetricsAreDocumented(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../docs/metrics.md")
+	text, err := os.ReadFile("../../docs/operate/metrics.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -311,7 +311,7 @@ func cunning() []attack {
 }
 
 // Parts of answers that may differ although none tells of the victim: new ids, times of the server, and
-// sums over all tenants that docs/security.md lists.
+// sums over all tenants that docs/operate/security.md lists.
 var (
 	madeID    = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
 	different = regexp.MustCompile(strings.Join([]string{

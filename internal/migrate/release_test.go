@@ -70,7 +70,7 @@ func testDumpOfARelease(t *testing.T, server *pgtest.Private, release, file stri
 		if !slices.ContainsFunc(kept, func(now string) bool {
 			return now == line || function && strings.HasPrefix(now, before+", ") && strings.HasSuffix(now, ") returns "+result)
 		}) {
-			t.Errorf("docs/stability.md promises, and the upgrade takes away: %s", line)
+			t.Errorf("docs/reference/stability.md promises, and the upgrade takes away: %s", line)
 		}
 	}
 	if got := jobs(); got != asEver {
@@ -115,7 +115,7 @@ func testDumpOfARelease(t *testing.T, server *pgtest.Private, release, file stri
 }
 
 // promises are the functions, with their parameters and results, and the columns of views, that
-// users may build on (docs/stability.md).
+// users may build on (docs/reference/stability.md).
 const promises = `
 select format('%s(%s) returns %s', p.proname, pg_get_function_arguments(p.oid), pg_get_function_result(p.oid)) from pg_proc p
 where p.pronamespace = 'ojs'::regnamespace and p.proname not like '\_%'

@@ -136,7 +136,7 @@ func (d *DB) checkListening(ctx context.Context) error {
 // ErrPooler means that a connection has no session of its own.
 var ErrPooler = errors.New("the URL leads to a pooler that shares sessions, such as PgBouncer in transaction mode, " +
 	"where notifications and prepared statements are lost. Give an address of PostgreSQL itself. " +
-	"`ojs-pg serve` needs it for one connection only: --direct-url, or OJS_DIRECT_URL (docs/configuration.md#pgbouncer)")
+	"`ojs-pg serve` needs it for one connection only: --direct-url, or OJS_DIRECT_URL (docs/operate/configuration.md#pgbouncer)")
 
 // ExplainRefusal returns an ErrPooler if err is the answer of PgBouncer to settings that it does
 // not know, and else err.
