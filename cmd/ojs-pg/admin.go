@@ -220,6 +220,9 @@ func withAdmin(argument string, do func(context.Context, *operator) error) cli.A
 		}
 		defer db.Close()
 		if err := db.CheckSchema(ctx); err != nil {
+			if role, is := errors.AsType[*pg.RoleError](err); is {
+				return fmt.Errorf("%s, and %s needs an administrator's.\n%s", role.Holds(), c.FullName(), administratorAdvice)
+			}
 			return err
 		}
 		o := &operator{Command: c, sql: sqlcgen.New(db.Pool()), out: c.Root().Writer, tenant: given(c.String("tenant"))}
@@ -233,6 +236,11 @@ func withAdmin(argument string, do func(context.Context, *operator) error) cli.A
 		return db.Err(err)
 	}
 }
+
+// administratorAdvice tells an operator which database URL to use instead of an application's. The
+// quick start sets DATABASE_URL to an application's, so that this is a common mistake.
+const administratorAdvice = "Set DATABASE_URL to an administrator's URL, whose login is a member of ojs_operator or ojs_service. " +
+	"Under `ojs-pg dev` it is in the file <data dir>/admin-url."
 
 // given is an option, or nil if it was left out.
 func given(option string) *string {

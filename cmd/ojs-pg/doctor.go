@@ -71,7 +71,12 @@ func examine(ctx context.Context, url string, params sqlcgen.DoctorParams) []sql
 		return is("connection", err, "Look at DATABASE_URL, and whether PostgreSQL runs and lets this role in.", "postgres-away.md")
 	}
 	defer db.Close()
-	switch err := db.CheckSchema(ctx); {
+	err = db.CheckSchema(ctx)
+	if role, isRole := errors.AsType[*pg.RoleError](err); isRole {
+		// No runbook: the database may be in good order.
+		return is("roles", errors.New(role.Holds()+", and the doctor needs an administrator's."), administratorAdvice, "")
+	}
+	switch {
 	case errors.Is(err, pg.ErrUnfit):
 		return is("roles", err, "Create the login roles again afterwards, if the cluster is another one.", "backup-and-restore.md")
 	case errors.Is(err, pg.ErrSchema):
@@ -107,9 +112,12 @@ func tell(c *cli.Command, found []sqlcgen.DoctorRow) error {
 	return nil
 }
 
+// tellOne prints a finding with its advice and the path of its runbook, if it has one.
 func tellOne(out io.Writer, f *sqlcgen.DoctorRow) error {
-	_, err := fmt.Fprintf(out, "%s: %s: %s\n    %s\n    docs/runbooks/%s\n",
-		severity(out, f.Severity), f.Topic, f.Finding, f.Advice, f.Runbook)
+	_, err := fmt.Fprintf(out, "%s: %s: %s\n    %s\n", severity(out, f.Severity), f.Topic, f.Finding, f.Advice)
+	if err == nil && f.Runbook != "" {
+		_, err = fmt.Fprintf(out, "    docs/runbooks/%s\n", f.Runbook)
+	}
 	return err
 }
 
