@@ -33,6 +33,7 @@ Prints tables; --json prints the same rows for programs.
 		Flags: []cli.Flag{
 			databaseFlag(true),
 			&cli.BoolFlag{Name: "json", Sources: cli.EnvVars("OJS_ADMIN_JSON"), Usage: "print JSON instead of tables"},
+			wideFlag("OJS_ADMIN"),
 			&cli.StringFlag{
 				Name: "tenant", Sources: cli.EnvVars("OJS_ADMIN_TENANT"),
 				Usage: "`ID` of the tenant; all tenants if it is left out",
@@ -55,7 +56,7 @@ Prints tables; --json prints the same rows for programs.
 			schedulingCommand(),
 			deadLettersCommand(),
 			dispatchCommand(),
-		}, slices.Concat(sharingCommands(), limitCommands(), neighbourCommands(), tenantCommands())...),
+		}, slices.Concat(jobCommands(), sharingCommands(), limitCommands(), neighbourCommands(), tenantCommands())...),
 		Action: func(_ context.Context, c *cli.Command) error {
 			if err := cmdline.NoArguments(c); err != nil {
 				return err
@@ -254,14 +255,6 @@ func (o *operator) argument() string { return o.Args().First() }
 
 func (o *operator) page() (limit, skip int32) { return o.Int32("limit"), o.Int32("offset") }
 
-// table prints a list of rows.
-func table[T any](o *operator, rows []T, columns ...string) error {
-	if o.Bool("json") {
-		return admin.JSON(o.out, rows)
-	}
-	return admin.Table(o.out, rows, columns...)
-}
-
 // record prints one row.
 func record[T any](o *operator, row T) error {
 	if o.Bool("json") {
@@ -278,6 +271,21 @@ func (o *operator) forAll(what string) error {
 	return nil
 }
 
+// shownTenant is a tenant as it is printed. The row of the statement has its limits as bytes, which
+// JSON would show in base64.
+type shownTenant struct {
+	sqlcgen.TenantsRow
+	Limits json.RawMessage `json:"limits"`
+}
+
+func shownTenants(rows []sqlcgen.TenantsRow) []shownTenant {
+	shown := make([]shownTenant, len(rows))
+	for i := range rows {
+		shown[i] = shownTenant{rows[i], rows[i].Limits}
+	}
+	return shown
+}
+
 func listTenants(ctx context.Context, o *operator) error {
 	if err := o.forAll("the list is"); err != nil {
 		return err
@@ -291,8 +299,7 @@ func listTenants(ctx context.Context, o *operator) error {
 	if err != nil {
 		return err
 	}
-	return table(o, rows, "id", "weight", "available", "active", "scheduled", "retryable", "discarded", "oldest_wait_ms",
-		"effective_share", "actual_share", "deficit")
+	return table(ctx, o, shownTenants(rows), tenantColumns)
 }
 
 func showTenant(ctx context.Context, o *operator) error {
@@ -307,7 +314,7 @@ func showTenant(ctx context.Context, o *operator) error {
 	if len(rows) == 0 {
 		return &pg.Error{Code: "not_found", Message: "there is no tenant " + tenant}
 	}
-	return record(o, rows[0])
+	return record(o, shownTenants(rows)[0])
 }
 
 func listQueues(ctx context.Context, o *operator) error {
@@ -320,7 +327,7 @@ func listQueues(ctx context.Context, o *operator) error {
 	if err != nil {
 		return err
 	}
-	return table(o, rows, "name", "status", "available", "active", "scheduled", "retryable", "completed", "discarded", "oldest_wait_ms")
+	return table(ctx, o, rows, queueColumns)
 }
 
 func showQueue(ctx context.Context, o *operator) error {
@@ -353,7 +360,7 @@ func listRules(ctx context.Context, o *operator) error {
 	if err != nil {
 		return err
 	}
-	return table(o, rows, "tenant_id", "queue", "max_concurrency", "active", "paused_at", "paused_by", "reason")
+	return table(ctx, o, rows, ruleColumns)
 }
 
 // of is what a rule is about: the queue, if one is named, and the tenant of --tenant.
@@ -431,7 +438,7 @@ func weigh(ctx context.Context, o *operator) error {
 	if err != nil || len(rows) == 0 {
 		return err
 	}
-	return record(o, rows[0])
+	return record(o, shownTenants(rows)[0])
 }
 
 // fairness says how tenants share in a queue, or where queues do not say.
@@ -493,7 +500,7 @@ func listWorkers(ctx context.Context, o *operator) error {
 	if err != nil {
 		return err
 	}
-	return table(o, rows, "id", "tenant_id", "state", "directive", "hostname", "queues", "active_jobs", "last_heartbeat_at")
+	return table(ctx, o, rows, workerColumns)
 }
 
 func showWorker(ctx context.Context, o *operator) error {
@@ -508,7 +515,7 @@ func showWorker(ctx context.Context, o *operator) error {
 		return err
 	}
 	fmt.Fprintln(o.out)
-	return admin.Table(o.out, worker.Jobs)
+	return table(ctx, o, worker.Jobs, workerJobColumns)
 }
 
 func direct(ctx context.Context, o *operator) error {
@@ -600,8 +607,7 @@ func listScheduling(ctx context.Context, o *operator) error {
 	if err != nil {
 		return err
 	}
-	return table(o, rows, "name", "waiting_jobs", "active_jobs", "oldest_wait_ms", "dispatch_count_1m", "dispatch_ratio_1m", "avg_wait_ms",
-		"dispatch_count_1h", "dispatch_ratio_1h", "avg_wait_1h_ms")
+	return table(ctx, o, rows, schedulingColumns)
 }
 
 func listShares(ctx context.Context, o *operator) error {
@@ -614,8 +620,7 @@ func listShares(ctx context.Context, o *operator) error {
 	if err != nil {
 		return err
 	}
-	return table(o, rows, "id", "weight", "waiting_jobs", "active_jobs", "ideal_share", "dispatch_count_1m", "dispatch_share_1m",
-		"avg_wait_ms", "dispatch_count_1h", "dispatch_share_1h", "avg_wait_1h_ms")
+	return table(ctx, o, rows, shareColumns)
 }
 
 func showDispatch(call func(*sqlcgen.Queries, context.Context) (sqlcgen.OjsDispatch, error)) func(context.Context, *operator) error {

@@ -26,6 +26,7 @@ A secret is printed once, when it is made. Servers with --auth api-key ask for i
 		Flags: []cli.Flag{
 			databaseFlag(true),
 			&cli.BoolFlag{Name: "json", Sources: cli.EnvVars("OJS_KEY_JSON"), Usage: "print JSON instead of tables"},
+			wideFlag("OJS_KEY"),
 			&cli.StringFlag{
 				Name: "tenant", Sources: cli.EnvVars("OJS_KEY_TENANT"), Usage: "`ID` of the tenant; an operator if it is left out",
 			},
@@ -88,7 +89,7 @@ func listKeys(ctx context.Context, o *operator) error {
 	if err != nil {
 		return err
 	}
-	return table(o, rows, "id", "prefix", "tenant_id", "scopes", "name", "state", "expires_at", "last_used_at")
+	return table(ctx, o, rows, keyColumns)
 }
 
 // keyID is the argument, which PostgreSQL would refuse in words of its own if it were no UUID.

@@ -8,11 +8,13 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/urfave/cli/v3"
 
+	"github.com/ojs-pg/ojs-pg/internal/admin"
 	"github.com/ojs-pg/ojs-pg/internal/cmdline"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
@@ -72,7 +74,35 @@ func listLimits(ctx context.Context, o *operator, of sqlcgen.LimitRowsParams) er
 	if err != nil {
 		return err
 	}
-	return table(o, rows, "tenant_id", "queue", "resource", "maximum", "period", "burst", "soft", "current", "used_up", "reason")
+	if o.Bool("json") || o.Bool("wide") {
+		return table(ctx, o, rows, nil)
+	}
+	short := make([]shortLimit, len(rows))
+	for i := range rows {
+		short[i] = shortLimit{rows[i], rate(rows[i].Maximum, rows[i].Period)}
+	}
+	return table(ctx, o, short, limitColumns)
+}
+
+// shortLimit is a limit with its number and its period in one column.
+type shortLimit struct {
+	sqlcgen.LimitRowsRow
+	Limit string `json:"limit"`
+}
+
+// rate returns a limit with its period, such as 100/1m; without a period the number alone. period
+// is PostgreSQL's text of an interval, such as 00:01:00.
+func rate(maximum int64, period string) string {
+	if period == "" {
+		return admin.Count(maximum)
+	}
+	var hours, minutes int
+	var seconds float64
+	if _, err := fmt.Sscanf(period, "%d:%d:%f", &hours, &minutes, &seconds); err == nil {
+		period = admin.Age(float64(hours*3600+minutes*60) + seconds)
+		period = strings.TrimSuffix(strings.TrimSuffix(strings.TrimSuffix(period, "00s"), "00m"), ".0s")
+	}
+	return admin.Count(maximum) + "/" + period
 }
 
 func listTiers(ctx context.Context, o *operator) error {
@@ -83,7 +113,7 @@ func listTiers(ctx context.Context, o *operator) error {
 	if err != nil {
 		return err
 	}
-	return table(o, rows, "name", "tenants", "due", "config", "reason")
+	return table(ctx, o, rows, tierColumns)
 }
 
 // setTiers makes or changes those that a document holds by their names, each in a transaction of its own.

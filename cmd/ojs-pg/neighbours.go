@@ -47,11 +47,11 @@ func listNeighbours(ctx context.Context, o *operator) error {
 	if o.Bool("json") {
 		return admin.JSON(o.out, found)
 	}
-	if err := admin.Table(o.out, found.Noisy); err != nil {
+	if err := table(ctx, o, found.Noisy, neighbourColumns); err != nil {
 		return err
 	}
 	fmt.Fprintf(o.out, "\nthrottled (mode %s):\n", found.Settings.Mode)
-	return admin.Table(o.out, found.Throttles)
+	return table(ctx, o, found.Throttles, throttleColumns)
 }
 
 func watchNeighbours(ctx context.Context, o *operator) error {
@@ -95,5 +95,5 @@ func releaseThrottle(ctx context.Context, o *operator) error {
 	if err != nil {
 		return err
 	}
-	return table(o, released)
+	return table(ctx, o, released, throttleColumns)
 }

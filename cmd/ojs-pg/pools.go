@@ -42,7 +42,7 @@ func listPools(ctx context.Context, o *operator) error {
 	if err != nil {
 		return err
 	}
-	return table(o, rows, "name", "queues", "concurrency", "strategy", "weights", "isolated", "tenants", "active_workers", "active_jobs")
+	return table(ctx, o, rows, poolColumns)
 }
 
 // setPools configures what a document holds, all of it or nothing.

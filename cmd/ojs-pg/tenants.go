@@ -102,5 +102,5 @@ func listAudit(ctx context.Context, o *operator) error {
 	if err != nil {
 		return err
 	}
-	return table(o, rows, "n", "at", "actor", "tenant_id", "kind", "name", "action", "old", "new", "reason")
+	return table(ctx, o, rows, auditColumns)
 }

@@ -51,7 +51,7 @@ func previewWeight(ctx context.Context, o *operator) error {
 	if err != nil {
 		return err
 	}
-	return table(o, rows)
+	return table(ctx, o, rows, weightColumns)
 }
 
 // topCommand shows the queues and tenants with the largest backlogs, again and again.
@@ -194,38 +194,15 @@ func topText(at time.Time, queues []sqlcgen.TopQueuesRow, tenants []sqlcgen.TopT
 	for _, q := range queues {
 		name := q.Name
 		if q.Paused {
-			name = clip(name, 23) + " (paused)"
+			name = admin.Clip(name, 23) + " (paused)"
 		}
-		fmt.Fprintf(&b, "%-32s %9s %7s %9s %8s %9s\n", clip(name, 32), count(q.Backlog), count(q.Active), count(q.Dispatched1m),
-			percent(q.Ratio1m), admin.Age(q.OldestWaitSeconds))
+		fmt.Fprintf(&b, "%-32s %9s %7s %9s %8s %9s\n", admin.Clip(name, 32), admin.Count(q.Backlog), admin.Count(q.Active), admin.Count(q.Dispatched1m),
+			admin.Percent(q.Ratio1m), admin.Age(q.OldestWaitSeconds))
 	}
 	fmt.Fprintf(&b, "\n%-24s %7s %9s %7s %9s %8s %8s\n", "TENANT", "WEIGHT", "BACKLOG", "ACTIVE", "OLDEST", "SHARE", "IDEAL")
 	for _, t := range tenants {
-		fmt.Fprintf(&b, "%-24s %7.4g %9s %7s %9s %8s %8s\n", clip(t.ID, 24), t.Weight, count(t.Backlog), count(t.Active),
-			admin.Age(oldest[t.ID]), percent(t.Share1m), percent(t.IdealShare))
+		fmt.Fprintf(&b, "%-24s %7.4g %9s %7s %9s %8s %8s\n", admin.Clip(t.ID, 24), t.Weight, admin.Count(t.Backlog), admin.Count(t.Active),
+			admin.Age(oldest[t.ID]), admin.Percent(t.Share1m), admin.Percent(t.IdealShare))
 	}
 	return b.String()
 }
-
-// clip is a name in so many columns. Names are ASCII.
-func clip(name string, columns int) string {
-	if len(name) <= columns {
-		return name
-	}
-	return name[:columns-3] + "..."
-}
-
-// count is a number in at most seven columns.
-func count(n int64) string {
-	switch {
-	case n >= 10_000_000_000:
-		return strconv.FormatInt(n/1_000_000_000, 10) + "G"
-	case n >= 10_000_000:
-		return strconv.FormatInt(n/1_000_000, 10) + "M"
-	case n >= 1_000_000:
-		return strconv.FormatInt(n/1_000, 10) + "k"
-	}
-	return strconv.FormatInt(n, 10)
-}
-
-func percent(part float64) string { return strconv.FormatFloat(100*part, 'f', 1, 64) + "%" }
