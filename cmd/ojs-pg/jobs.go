@@ -45,16 +45,17 @@ func jobCommands() []*cli.Command {
 			}),
 		},
 		{
-			Name: "blocked", Usage: "list tenants whose jobs wait although none can be handed out, and the reason",
+			Name: "blocked", Usage: "list tenants whose jobs cannot be handed out, with the queue and the reason",
 			Action: withAdmin("", listBlocked), Flags: append(queueFlags(), pageFlags()...),
 		},
 	}
 }
 
+// queueAndTypeFlags are the options that jobs and events share.
 func queueAndTypeFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "queue", Sources: cli.EnvVars("OJS_ADMIN_QUEUE"), Usage: "`NAME` of the queue; all queues if it is left out"},
-		&cli.StringFlag{Name: "type", Sources: cli.EnvVars("OJS_ADMIN_TYPE"), Usage: "`TYPE` of the jobs or of the events; all if it is left out"},
+		&cli.StringFlag{Name: "type", Sources: cli.EnvVars("OJS_ADMIN_TYPE"), Usage: "`TYPE` of the jobs or events; all if it is left out"},
 	}
 }
 
@@ -146,6 +147,7 @@ type shownJob struct {
 	Result         json.RawMessage `json:"result,omitempty"`
 }
 
+// showJob prints one job. It fails with not_found if no tenant, or not the tenant of --tenant, has it.
 func showJob(ctx context.Context, o *operator) error {
 	if !jsonbody.IsUUID(o.argument()) {
 		return cmdline.Misuse(fmt.Errorf("%q is no job: ids are UUIDs in lowercase with hyphens", o.argument()))
@@ -174,6 +176,8 @@ type shownEvent struct {
 	Data     json.RawMessage `json:"data"`
 }
 
+// listEvents prints the latest events. SQL has no lower bound in time, so --since leaves events out
+// that SQL has returned.
 func listEvents(ctx context.Context, o *operator) error {
 	since, err := readSince(ctx, o)
 	if err != nil {
@@ -213,7 +217,7 @@ func readSince(ctx context.Context, o *operator) (time.Time, error) {
 	}
 	age, err := jsonbody.ParseDuration(text)
 	if err != nil {
-		return time.Time{}, cmdline.Misuse(fmt.Errorf("--since %q is neither a time as in RFC 3339 with an offset, nor an age such as PT1H", text))
+		return time.Time{}, cmdline.Misuse(fmt.Errorf("--since %q is neither a time, as in RFC 3339, nor an age such as PT1H", text))
 	}
 	return o.sql.Ago(ctx, age.Seconds())
 }
@@ -228,6 +232,7 @@ func eventColumns(of *sqlcgen.EventsParams) []admin.Column {
 	return slices.Concat([]admin.Column{column("at", "age"), {Field: "type", Cut: 14}}, where, []admin.Column{column("subject", "")})
 }
 
+// listBlocked prints the tenants whose jobs wait for something other than their turn, with the reason.
 func listBlocked(ctx context.Context, o *operator) error {
 	limit, skip := o.page()
 	rows, err := o.sql.BlockedTenants(ctx, sqlcgen.BlockedTenantsParams{

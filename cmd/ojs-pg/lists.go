@@ -36,16 +36,20 @@ func table[T any](ctx context.Context, o *operator, rows []T, columns []admin.Co
 // A name is cut to this width at least where a list has no more room. Most names are shorter than 20.
 const leastName = 10
 
+// name is a column of names of tenants, queues or workers.
 func name(field, head string) admin.Column {
 	return admin.Column{Field: field, Head: head, Cut: leastName}
 }
 
+// column is a column that is never cut: numbers, times, states, ids.
 func column(field, head string) admin.Column { return admin.Column{Field: field, Head: head} }
 
+// percent is a column of shares.
 func percent(field, head string) admin.Column {
 	return admin.Column{Field: field, Head: head, Percent: true}
 }
 
+// spare is a column that is shown if the others leave room for it, such as a reason.
 func spare(field, head string) admin.Column {
 	return admin.Column{Field: field, Head: head, Spare: true}
 }

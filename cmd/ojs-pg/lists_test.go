@@ -54,7 +54,8 @@ func startCrowded(t *testing.T) *operating {
 		select ojs.throttle('customer-contoso-eu1', 'floods the queue of emails since noon', 'concurrency', 0.2, '30 minutes');
 		select ojs.configure_pool('production-emails-eu', '{"queues": ["production-emails-eu", "billing-exports-us-1"], "strategy": "weighted",
 			"weights": {"production-emails-eu": 3, "billing-exports-us-1": 1}, "concurrency": 1000000}');
-		select ojs.create_api_key('customer-northwind-1', '{produce,read}', 'the web application in the eu', null, ojs.now() + interval '90 days')`)
+		select ojs.create_api_key('customer-northwind-1', '{produce,read}', 'the web application in the eu', null,
+			ojs.now() + interval '90 days')`)
 	// Numbers of seven digits cannot be made by a test in time, so they are written where they are counted.
 	o.sql(`insert into ojs.tally (tenant_id, queue, priority, available, active, retryable, discarded, total, dispatched)
 		values ('customer-northwind-1', 'production-emails-eu', 5, 1234567, 7654321, 1234567, 7654321, 9999999, 1234567),
