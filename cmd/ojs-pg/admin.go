@@ -285,12 +285,12 @@ func record[T any](o *operator, row T) error {
 	return admin.Record(o.out, row)
 }
 
-// forAll fails if --tenant is given to a command that is about all tenants. what says what is for
-// all of them. If the option were ignored, a command such as `dispatch hold` would do to all tenants
-// what the operator wanted to do to one.
-func (o *operator) forAll(what string) error {
+// forAll fails if --tenant is given to a command that is about all tenants. If the option were
+// ignored, a command such as `dispatch hold` would do to all tenants what the operator wanted to do
+// to one.
+func (o *operator) forAll() error {
 	if o.tenant != nil {
-		return cmdline.Misuse(errors.New(what + " for all tenants: leave out --tenant"))
+		return cmdline.Misuse(fmt.Errorf("%s is about all tenants: leave out --tenant", o.FullName()))
 	}
 	return nil
 }
@@ -313,7 +313,7 @@ func shownTenants(rows []sqlcgen.TenantsRow) []shownTenant {
 // listTenants prints tenants by name. The names are read first, a page of them, because the numbers
 // of a tenant cost much more than its name.
 func listTenants(ctx context.Context, o *operator) error {
-	if err := o.forAll("the list is"); err != nil {
+	if err := o.forAll(); err != nil {
 		return err
 	}
 	limit, skip := o.page()
@@ -479,7 +479,7 @@ func weigh(ctx context.Context, o *operator) error {
 
 // fairness sets the rule by which tenants share a queue, or the rule of all queues without one.
 func fairness(ctx context.Context, o *operator) error {
-	if err := o.forAll("tenants share"); err != nil {
+	if err := o.forAll(); err != nil {
 		return err
 	}
 	type shared struct {
@@ -643,7 +643,7 @@ func bulkDeadLetters(
 
 // listScheduling prints what was handed out of each queue within the last minute.
 func listScheduling(ctx context.Context, o *operator) error {
-	if err := o.forAll("what is handed out of queues is counted"); err != nil {
+	if err := o.forAll(); err != nil {
 		return err
 	}
 	limit, skip := o.page()
@@ -675,7 +675,7 @@ func listShares(ctx context.Context, o *operator) error {
 // showDispatch returns an action that changes or reads the hold of dispatch, and prints it.
 func showDispatch(call func(*sqlcgen.Queries, context.Context) (sqlcgen.OjsDispatch, error)) func(context.Context, *operator) error {
 	return func(ctx context.Context, o *operator) error {
-		if err := o.forAll("dispatch is held"); err != nil {
+		if err := o.forAll(); err != nil {
 			return err
 		}
 		d, err := call(o.sql, ctx)

@@ -107,12 +107,12 @@ func TestAdminShowsEvents(t *testing.T) {
 func TestAdminShowsBlockedTenants(t *testing.T) {
 	t.Parallel()
 	o := startOperating(t)
-	o.sql("select ojs.pause('mail', p_reason => 'deploy', p_by => 'ada')")
+	o.admin(0, "--reason", "deploy", "pause", "mail")
 	text := o.admin(0, "blocked")
-	o.lines(text, "tenant queue waiting why since detail", "acme mail 2 queue paused", "globex mail 1 queue paused",
+	o.lines(text, "tenant queue waiting why since", "acme mail 2 queue paused", "globex mail 1 queue paused",
 		"globex dead 1 nobody asks for queue")
-	if !strings.Contains(text, "ada: deploy") {
-		t.Errorf("it is not said who paused the queue:\n%s", text)
+	if wide := o.admin(0, "--wide", "blocked"); !strings.Contains(wide, ": deploy") {
+		t.Errorf("it does not say why the queue is paused:\n%s", wide)
 	}
 	o.lines(o.admin(0, "--wide", "blocked"), "tenant_id queue available active why since detail", "acme mail 2 0 the queue is paused")
 	if got := o.admin(0, "--tenant", "acme", "blocked"); strings.Contains(got, "globex") || !strings.Contains(got, "acme") {

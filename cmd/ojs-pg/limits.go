@@ -112,7 +112,7 @@ func rate(maximum int64, period string) string {
 // listTiers prints tiers, with how many tenants have each, and to how many a change is still to be
 // applied.
 func listTiers(ctx context.Context, o *operator) error {
-	if err := o.forAll("tiers are"); err != nil {
+	if err := o.forAll(); err != nil {
 		return err
 	}
 	rows, err := o.sql.Tiers(ctx, nil)
@@ -125,7 +125,7 @@ func listTiers(ctx context.Context, o *operator) error {
 // setTiers makes or changes the tiers of a document, an object by name. Each tier is a transaction of
 // its own: if one is refused, the tiers before it, in the order of their names, are changed.
 func setTiers(ctx context.Context, o *operator) error {
-	if err := o.forAll("tiers are"); err != nil {
+	if err := o.forAll(); err != nil {
 		return err
 	}
 	read := func() ([]byte, error) { return readDocument(o.argument()) }
@@ -167,7 +167,7 @@ func giveTier(ctx context.Context, o *operator) error {
 
 // deleteTier removes a tier. It fails if tenants have it, unless --yes is given.
 func deleteTier(ctx context.Context, o *operator) error {
-	if err := o.forAll("tiers are"); err != nil {
+	if err := o.forAll(); err != nil {
 		return err
 	}
 	if o.argument() == "" {

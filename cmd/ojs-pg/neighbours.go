@@ -39,7 +39,7 @@ func neighbourCommands() []*cli.Command {
 
 // listNeighbours prints noisy tenants, and below them the throttles.
 func listNeighbours(ctx context.Context, o *operator) error {
-	if err := o.forAll("tenants are compared"); err != nil {
+	if err := o.forAll(); err != nil {
 		return err
 	}
 	found, err := admin.NoisyNeighbours(ctx, o.sql, o.Int32("limit"))
@@ -58,7 +58,7 @@ func listNeighbours(ctx context.Context, o *operator) error {
 
 // watchNeighbours sets the mode, and prints all settings.
 func watchNeighbours(ctx context.Context, o *operator) error {
-	if err := o.forAll("tenants are watched"); err != nil {
+	if err := o.forAll(); err != nil {
 		return err
 	}
 	mode := o.argument()

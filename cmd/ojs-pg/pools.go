@@ -37,7 +37,7 @@ func poolsCommand() *cli.Command {
 
 // listPools prints pools, with what their workers do.
 func listPools(ctx context.Context, o *operator) error {
-	if err := o.forAll("pools are"); err != nil {
+	if err := o.forAll(); err != nil {
 		return err
 	}
 	limit, skip := o.page()
@@ -51,7 +51,7 @@ func listPools(ctx context.Context, o *operator) error {
 // setPools configures the pools of a document, and prints their names. It changes no pool if one of
 // them is refused.
 func setPools(ctx context.Context, o *operator) error {
-	if err := o.forAll("pools are"); err != nil {
+	if err := o.forAll(); err != nil {
 		return err
 	}
 	read := func() ([]byte, error) { return os.ReadFile(o.argument()) }
@@ -77,7 +77,7 @@ func setPools(ctx context.Context, o *operator) error {
 
 // deletePool removes the configuration of a pool. It fails if the pool is in use, unless --yes is given.
 func deletePool(ctx context.Context, o *operator) error {
-	if err := o.forAll("pools are"); err != nil {
+	if err := o.forAll(); err != nil {
 		return err
 	}
 	if o.argument() == "" {
