@@ -42,7 +42,8 @@ all columns in full, and --json prints the same rows for programs.
 				Usage: "`ID` of the tenant; all tenants if it is left out",
 			},
 			&cli.StringFlag{
-				Name: "reason", Sources: cli.EnvVars("OJS_ADMIN_REASON"), Usage: "`TEXT` that says why something is changed, for the audit trail",
+				Name: "reason", Sources: cli.EnvVars("OJS_ADMIN_REASON"),
+				Usage: "`TEXT` that says why something is changed, for the audit trail",
 			},
 		},
 		Commands: append([]*cli.Command{
@@ -198,7 +199,9 @@ func filterFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "queue", Sources: cli.EnvVars("OJS_ADMIN_QUEUE"), Usage: "only dead letters of this `QUEUE`"},
 		&cli.StringFlag{Name: "type", Sources: cli.EnvVars("OJS_ADMIN_TYPE"), Usage: "only jobs of this `TYPE`"},
-		&cli.StringFlag{Name: "error-type", Sources: cli.EnvVars("OJS_ADMIN_ERROR_TYPE"), Usage: "only jobs whose last error was of this `TYPE`"},
+		&cli.StringFlag{
+			Name: "error-type", Sources: cli.EnvVars("OJS_ADMIN_ERROR_TYPE"), Usage: "only jobs whose last error was of this `TYPE`",
+		},
 		&cli.StringFlag{
 			Name: "older-than", Sources: cli.EnvVars("OJS_ADMIN_OLDER_THAN"),
 			Usage: "only jobs that failed before a `TIME`, as in RFC 3339, or longer ago than an age, such as P30D",

@@ -38,7 +38,8 @@ func jobCommands() []*cli.Command {
 			}),
 		},
 		{
-			Name: "events", Usage: "list the latest events of jobs, tenants and cron jobs, the newest first", Action: withAdmin("", listEvents),
+			Name: "events", Usage: "list the latest events of jobs, tenants and cron jobs, the newest first",
+			Action: withAdmin("", listEvents),
 			Flags: append(queueAndTypeFlags(), limitFlag(), &cli.StringFlag{
 				Name: "since", Sources: cli.EnvVars("OJS_ADMIN_SINCE"),
 				Usage: "leave out events before this `TIME`, as in RFC 3339, or longer ago than this age, such as PT1H",

@@ -30,7 +30,8 @@ The secret of a key is printed once, when the key is made: the database has only
 			&cli.BoolFlag{Name: "json", Sources: cli.EnvVars("OJS_KEY_JSON"), Usage: "print JSON instead of tables"},
 			wideFlag("OJS_KEY"),
 			&cli.StringFlag{
-				Name: "tenant", Sources: cli.EnvVars("OJS_KEY_TENANT"), Usage: "`ID` of the tenant; if it is left out, the key is for an operator",
+				Name: "tenant", Sources: cli.EnvVars("OJS_KEY_TENANT"),
+				Usage: "`ID` of the tenant; if it is left out, the key is for an operator",
 			},
 			&cli.StringFlag{Name: "reason", Sources: cli.EnvVars("OJS_KEY_REASON"), Usage: "`TEXT` that says why, for the audit trail"},
 		},

@@ -43,7 +43,8 @@ func limitCommands() []*cli.Command {
 				{
 					Name: "delete", Usage: "remove a tier", ArgsUsage: "NAME", Action: withAdmin("NAME", deleteTier),
 					Flags: []cli.Flag{&cli.BoolFlag{
-						Name: "yes", Sources: cli.EnvVars("OJS_ADMIN_YES"), Usage: "remove it although tenants have it; they keep their limits and weights",
+						Name: "yes", Sources: cli.EnvVars("OJS_ADMIN_YES"),
+						Usage: "remove it although tenants have it; they keep their limits and weights",
 					}},
 				},
 			},

@@ -84,7 +84,8 @@ var (
 		column("last_heartbeat_at", "seen"), spare("directive", "told"), spare("hostname", "host"),
 	}
 	workerJobColumns = []admin.Column{
-		column("id", ""), name("tenant_id", "tenant"), name("queue", ""), column("attempt", ""), column("started_at", "runs"), spare("type", ""),
+		column("id", ""), name("tenant_id", "tenant"), name("queue", ""), column("attempt", ""),
+		column("started_at", "runs"), spare("type", ""),
 	}
 	poolColumns = []admin.Column{
 		name("name", ""),
@@ -112,7 +113,8 @@ var (
 		column("until", ""), spare("reason", ""), spare("set_by", "by"),
 	}
 	weightColumns = []admin.Column{
-		name("tenant_id", "tenant"), column("weight_now", ""), column("weight_then", ""), percent("share_now", ""), percent("share_then", ""),
+		name("tenant_id", "tenant"), column("weight_now", ""), column("weight_then", ""), percent("share_now", ""),
+		percent("share_then", ""),
 	}
 	auditColumns = []admin.Column{
 		{Field: "n", Exact: true},

@@ -27,7 +27,9 @@ func startCrowded(t *testing.T) *operating {
 		do $$
 		declare v_job ojs.job;
 		begin
-			for v_job in select * from ojs.fetch('{production-emails-eu}', 6, 'worker-mail-eu-0001', p_tenant => 'customer-contoso-eu1') loop
+			for v_job in
+				select * from ojs.fetch('{production-emails-eu}', 6, 'worker-mail-eu-0001', p_tenant => 'customer-contoso-eu1')
+			loop
 				if v_job.seq % 2 = 0 then
 					perform ojs.ack(v_job.id);
 				else
@@ -52,8 +54,8 @@ func startCrowded(t *testing.T) *operating {
 			"fairness_weight": 5}', 'the contract of 2031 for large customers');
 		select ojs.set_tier('customer-contoso-eu1', 'enterprise-platinum1', 'they have signed');
 		select ojs.throttle('customer-contoso-eu1', 'floods the queue of emails since noon', 'concurrency', 0.2, '30 minutes');
-		select ojs.configure_pool('production-emails-eu', '{"queues": ["production-emails-eu", "billing-exports-us-1"], "strategy": "weighted",
-			"weights": {"production-emails-eu": 3, "billing-exports-us-1": 1}, "concurrency": 1000000}');
+		select ojs.configure_pool('production-emails-eu', '{"queues": ["production-emails-eu", "billing-exports-us-1"],
+			"strategy": "weighted", "weights": {"production-emails-eu": 3, "billing-exports-us-1": 1}, "concurrency": 1000000}');
 		select ojs.create_api_key('customer-northwind-1', '{produce,read}', 'the web application in the eu', null,
 			ojs.now() + interval '90 days')`)
 	// Numbers of seven digits cannot be made by a test in time, so they are written where they are counted.

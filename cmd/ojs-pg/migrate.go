@@ -40,7 +40,10 @@ whole cluster.
 				Usage: "remove the schema, with ALL JOBS in it",
 				Flags: []cli.Flag{
 					databaseFlag(true),
-					&cli.BoolFlag{Name: "yes", Sources: cli.EnvVars("OJS_MIGRATE_YES"), Usage: "remove it without asking for the name of the database"},
+					&cli.BoolFlag{
+						Name: "yes", Sources: cli.EnvVars("OJS_MIGRATE_YES"),
+						Usage: "remove it without asking for the name of the database",
+					},
 				},
 				Action: migrateDown,
 			},

@@ -20,17 +20,30 @@ func neighbourCommands() []*cli.Command {
 			Name: "neighbours", Usage: "list noisy tenants, and throttled tenants", Flags: []cli.Flag{limitFlag()},
 			Action: withAdmin("", listNeighbours),
 			Commands: []*cli.Command{{
-				Name: "watch", Usage: "set whether noisy tenants are ignored (off), reported (observe) or throttled, too (on)", ArgsUsage: "MODE",
+				Name: "watch", ArgsUsage: "MODE",
+				Usage:  "set whether noisy tenants are ignored (off), reported (observe) or throttled, too (on)",
 				Action: withAdmin("MODE", watchNeighbours),
 			}},
 		},
 		{
 			Name: "throttle", Usage: "lower what the tenant of --tenant gets, for a while", Action: withAdmin("", throttle),
 			Flags: []cli.Flag{
-				&cli.StringFlag{Name: "action", Sources: cli.EnvVars("OJS_ADMIN_ACTION"), Usage: "`WHAT` is lowered: weight, concurrency or rate"},
-				&cli.Float64Flag{Name: "factor", Sources: cli.EnvVars("OJS_ADMIN_FACTOR"), Usage: "`PART` to which it is lowered, such as 0.2"},
-				&cli.DurationFlag{Name: "lasts", Sources: cli.EnvVars("OJS_ADMIN_LASTS"), Usage: "`TIME` for which it is lowered, such as 30m"},
-				&cli.StringFlag{Name: "reason", Sources: cli.EnvVars("OJS_ADMIN_REASON"), Usage: "`TEXT` that says why, for the audit trail"},
+				&cli.StringFlag{
+					Name: "action", Sources: cli.EnvVars("OJS_ADMIN_ACTION"),
+					Usage: "`WHAT` is lowered: weight, concurrency or rate",
+				},
+				&cli.Float64Flag{
+					Name: "factor", Sources: cli.EnvVars("OJS_ADMIN_FACTOR"),
+					Usage: "`PART` to which it is lowered, such as 0.2",
+				},
+				&cli.DurationFlag{
+					Name: "lasts", Sources: cli.EnvVars("OJS_ADMIN_LASTS"),
+					Usage: "`TIME` for which it is lowered, such as 30m",
+				},
+				&cli.StringFlag{
+					Name: "reason", Sources: cli.EnvVars("OJS_ADMIN_REASON"),
+					Usage: "`TEXT` that says why, for the audit trail",
+				},
 			},
 		},
 		{Name: "release", Usage: "end the throttle of the tenant of --tenant", Action: withAdmin("", releaseThrottle)},

@@ -19,7 +19,8 @@ func auditCommand() *cli.Command {
 			&cli.Int64Flag{Name: "before", Sources: cli.EnvVars("OJS_ADMIN_BEFORE"), Usage: "only changes whose number n is below `N`"},
 			&cli.StringFlag{Name: "actor", Sources: cli.EnvVars("OJS_ADMIN_ACTOR"), Usage: "only changes by this `NAME`"},
 			&cli.StringFlag{
-				Name: "action", Sources: cli.EnvVars("OJS_ADMIN_ACTION"), Usage: "only changes with this `ACTION`, such as limited or paused",
+				Name: "action", Sources: cli.EnvVars("OJS_ADMIN_ACTION"),
+				Usage: "only changes with this `ACTION`, such as limited or paused",
 			},
 		},
 		Action: withAdmin("", listAudit),
@@ -31,7 +32,10 @@ func tenantCommands() []*cli.Command {
 	return []*cli.Command{
 		auditCommand(),
 		{Name: "suspend", Usage: "refuse new jobs of a tenant; its present jobs go on", ArgsUsage: "ID", Action: withAdmin("ID", suspend)},
-		{Name: "resume-tenant", Usage: "accept new jobs of a suspended tenant again", ArgsUsage: "ID", Action: withAdmin("ID", resumeTenant)},
+		{
+			Name: "resume-tenant", Usage: "accept new jobs of a suspended tenant again", ArgsUsage: "ID",
+			Action: withAdmin("ID", resumeTenant),
+		},
 		{
 			Name: "deregister", Usage: "end a tenant: delete its configuration and cancel its jobs", ArgsUsage: "ID",
 			Flags: []cli.Flag{&cli.StringFlag{

@@ -40,6 +40,7 @@ type grid struct {
 	right []bool // of each column: whether its cells stand at the right
 }
 
+// newGrid returns an empty table.
 func newGrid(columns, rows int) *grid {
 	g := &grid{lines: make([][]string, rows+1), right: make([]bool, columns)}
 	for i := range g.lines {
@@ -67,6 +68,7 @@ func (g *grid) width(column int) int {
 	return widest
 }
 
+// print writes the table, with spaces between the columns and none at the end of a line.
 func (g *grid) print(w io.Writer) error {
 	widths := make([]int, len(g.right))
 	for n := range widths {

@@ -181,7 +181,8 @@ func TestWhoMayNotMigrate(t *testing.T) {
 	}
 	defer nobody.Close()
 	err = nobody.CheckSchema(t.Context())
-	if role, is := errors.AsType[*pg.RoleError](err); !is || len(role.Groups) > 0 || !strings.Contains(err.Error(), "member of ojs_service") {
+	role, is := errors.AsType[*pg.RoleError](err)
+	if !is || len(role.Groups) > 0 || !strings.Contains(err.Error(), "member of ojs_service") {
 		t.Errorf("serving as a plain role: %v", err)
 	}
 }
