@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/urfave/cli/v3"
 
@@ -116,9 +117,15 @@ func tell(c *cli.Command, found []sqlcgen.DoctorRow) error {
 	return nil
 }
 
-// tellOne prints a finding with its advice and the path of its runbook, if it has one.
+// tellOne prints a finding with its advice and the path of its runbook, if it has one. On a terminal it
+// breaks lines between words, where the terminal would break them within words.
 func tellOne(out io.Writer, f *sqlcgen.DoctorRow) error {
-	_, err := fmt.Fprintf(out, "%s: %s: %s\n    %s\n", severity(out, f.Severity), f.Topic, f.Finding, f.Advice)
+	finding, advice := fmt.Sprintf("%s: %s: %s", f.Severity, f.Topic, f.Finding), "    "+f.Advice
+	if width := cmdline.Width(out); width > 0 {
+		finding, advice = cmdline.Wrap(finding, "  ", width), cmdline.Wrap(advice, "    ", width)
+	}
+	finding = severity(out, f.Severity) + strings.TrimPrefix(finding, f.Severity)
+	_, err := fmt.Fprintf(out, "%s\n%s\n", finding, advice)
 	if err == nil && f.Runbook != "" {
 		_, err = fmt.Fprintf(out, "    docs/runbooks/%s\n", f.Runbook)
 	}
