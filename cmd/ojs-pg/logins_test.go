@@ -42,7 +42,7 @@ func TestOperatorCommandsExplainWhyTheyCannotRead(t *testing.T) {
 	}
 	login := []string{"administrator's URL", "member of ojs_operator or ojs_service", "<data dir>/admin-url"}
 	wrong := []string{"grant ojs_service", "does not have this program's schema", "failed-migration"}
-	wants("application", append(login, "is an application's: it is a member of ojs_producer, ojs_worker only"), wrong...)
+	wants("application", append(login, "is an application's: it is a member of ojs_producer and ojs_worker only"), wrong...)
 	wants("tenant", append(login, "is a tenant's"), wrong...)
 	wants("stranger", append(login, "the rights of no group of ojs-pg"), wrong...)
 

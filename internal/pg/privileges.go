@@ -94,7 +94,7 @@ func (e *RoleError) Error() string {
 
 // Holds returns the sentence that says which rights the login has, without a full stop.
 func (e *RoleError) Holds() string {
-	groups := strings.Join(e.Groups, ", ")
+	groups := strings.Join(e.Groups, " and ")
 	switch {
 	case len(e.Groups) == 0:
 		return fmt.Sprintf("login %s has the rights of no group of ojs-pg, so that it may not use schema ojs", e.Login)
