@@ -19,8 +19,8 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
-// adminCommand returns `ojs-pg admin`, for operators. It runs the statements of HTTP's /admin routes
-// on the database itself, so that it works while no server runs.
+// adminCommand returns `ojs-pg admin`, for operators. It runs the statements of HTTP's /admin
+// routes on the database itself, so that it works while no server runs.
 func adminCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "admin",
@@ -70,8 +70,8 @@ all columns in full, and --json prints the same rows for programs.
 	}
 }
 
-// directCommand returns the command that gives workers a directive. They learn it from the answer to
-// their next heartbeat.
+// directCommand returns the command that gives workers a directive. They learn it from the answer
+// to their next heartbeat.
 func directCommand() *cli.Command {
 	return &cli.Command{
 		Name: "direct", Usage: "tell workers to go on (running), to fetch no more jobs (quiet), or to end (terminate)",
@@ -84,7 +84,8 @@ func directCommand() *cli.Command {
 	}
 }
 
-// sharingCommands returns the commands that decide how tenants share queues: pauses, limits, weights.
+// sharingCommands returns the commands that decide how tenants share queues: pauses, limits,
+// weights.
 func sharingCommands() []*cli.Command {
 	return []*cli.Command{
 		{
@@ -248,8 +249,8 @@ func withAdmin(argument string, do func(context.Context, *operator) error) cli.A
 		}
 		o := &operator{Command: c, sql: sqlcgen.New(db.Pool()), out: c.Root().Writer, tenant: given(c.String("tenant"))}
 		if reason := c.String("reason"); reason != "" {
-			// The audit trail shows the reason with each change. It is set together with a bound on the
-			// time of each statement, which an hour keeps out of the way.
+			// The audit trail shows the reason with each change. It is set together with a bound on
+			// the time of each statement, which an hour keeps out of the way.
 			o.sql = sqlcgen.New(db.Within(time.Hour).As("", reason))
 		}
 		err = do(ctx, o)
@@ -452,8 +453,8 @@ func (o *operator) forOne() error {
 	return nil
 }
 
-// weigh sets or removes a weight. The weight is sent as it was typed, because it is a decimal number
-// and a float would round it.
+// weigh sets or removes a weight. The weight is sent as it was typed, because it is a decimal
+// number and a float would round it.
 func weigh(ctx context.Context, o *operator) error {
 	if err := o.forOne(); err != nil {
 		return err
@@ -580,8 +581,8 @@ func direct(ctx context.Context, o *operator) error {
 	}{o.argument(), told})
 }
 
-// filter returns the dead letters that the options select. Its upper bound in time is fixed at once,
-// so that jobs that fail during the command belong to neither number that it prints.
+// filter returns the dead letters that the options select. Its upper bound in time is fixed at
+// once, so that jobs that fail during the command belong to neither number that it prints.
 func (o *operator) filter(ctx context.Context) (f admin.Filter, err error) {
 	f = admin.Filter{
 		Queue: given(o.String("queue")), Type: given(o.String("type")), ErrorType: given(o.String("error-type")),

@@ -67,8 +67,8 @@ func authFlags() []cli.Flag {
 	}
 }
 
-// newAuth reads authFlags and the keys of tokens. It fails if the options contradict each other, or if
-// a key file cannot be used. A key set behind a URL is read later (prime).
+// newAuth reads authFlags and the keys of tokens. It fails if the options contradict each other, or
+// if a key file cannot be used. A key set behind a URL is read later (prime).
 func newAuth(c *cli.Command) (a auth, err error) {
 	ways := strings.Split(c.String("auth"), ",")
 	a.keys = slices.Contains(ways, httpapi.AuthAPIKey)
@@ -89,8 +89,8 @@ func newAuth(c *cli.Command) (a auth, err error) {
 	return a, nil
 }
 
-// prime reads the key set of the issuer once, so that a wrong address is in the log at the start. The
-// server starts although the set cannot be read, because the issuer may start later. Until then
+// prime reads the key set of the issuer once, so that a wrong address is in the log at the start.
+// The server starts although the set cannot be read, because the issuer may start later. Until then
 // requests with tokens get 503.
 func (a auth) prime(ctx context.Context, log *slog.Logger) {
 	if a.tokens == nil {

@@ -27,8 +27,8 @@ func configFlag() cli.Flag {
 	}
 }
 
-// staticConfig is the content of a configuration file. Its entries stay JSON, because SQL decides what
-// they mean and whether they are valid.
+// staticConfig is the content of a configuration file. Its entries stay JSON, because SQL decides
+// what they mean and whether they are valid.
 type staticConfig struct {
 	Authoritative bool                      `json:"authoritative"` // the file wins over later changes
 	DefaultLimits jsontext.Value            `json:"default_limits"`
@@ -36,8 +36,8 @@ type staticConfig struct {
 	Tenants       jsontext.Value            `json:"tenants"` // an object by id, or an array
 }
 
-// staticEntry is an entry of a configuration file: its path in the file, for errors, and the arguments
-// of ojs.configure_static.
+// staticEntry is an entry of a configuration file: its path in the file, for errors, and the
+// arguments of ojs.configure_static.
 type staticEntry struct {
 	path, kind, name string
 	config           jsontext.Value

@@ -128,7 +128,8 @@ func dev(ctx context.Context, c *cli.Command) (err error) {
 	return err
 }
 
-// serveDev migrates the database and serves until ctx ends. own is nil if the database is the one of DATABASE_URL.
+// serveDev migrates the database and serves until ctx ends. own is nil if the database is the one
+// of DATABASE_URL.
 func serveDev(ctx context.Context, c *cli.Command, own *embedpg.Server, socket net.Listener, bar *cmdline.Progress) error {
 	adminURL, config, err := prepareDev(ctx, c, own, bar)
 	if err != nil {
@@ -160,7 +161,8 @@ func serveDev(ctx context.Context, c *cli.Command, own *embedpg.Server, socket n
 	return s.run(ctx)
 }
 
-// prepareDev migrates the database. It returns its address for the role that owns it, and how the server connects to it.
+// prepareDev migrates the database. It returns its address for the role that owns it, and how the
+// server connects to it.
 func prepareDev(
 	ctx context.Context, c *cli.Command, own *embedpg.Server, bar *cmdline.Progress,
 ) (adminURL string, config pg.Config, err error) {
@@ -180,8 +182,8 @@ func prepareDev(
 		return "", config, err
 	}
 	if own == nil {
-		// Row security does not apply to a role that may migrate, so the server takes the rights of the
-		// group role.
+		// Row security does not apply to a role that may migrate, so the server takes the rights of
+		// the group role.
 		config.URL, config.Role = adminURL, "ojs_service"
 		return adminURL, config, nil
 	}
@@ -214,9 +216,9 @@ func startOwn(ctx context.Context, c *cli.Command, log *slog.Logger, bar *cmdlin
 }
 
 // noteURLs writes the URLs of the database to files in the data directory, an application's and the
-// administrator's, for scripts and for people who have closed the window that showed them. It returns
-// the application's URL. The application's login keeps its password from one start to the next, so
-// that its URL stays valid.
+// administrator's, for scripts and for people who have closed the window that showed them. It
+// returns the application's URL. The application's login keeps its password from one start to the
+// next, so that its URL stays valid.
 func noteURLs(ctx context.Context, own *embedpg.Server, adminURL string) (appURL string, err error) {
 	password := rand.Text()
 	if noted, err := os.ReadFile(filepath.Join(own.DataDir, devURLFile)); err == nil {
@@ -236,8 +238,8 @@ func noteURLs(ctx context.Context, own *embedpg.Server, adminURL string) (appURL
 	return appURL, nil
 }
 
-// dataDir returns the data directory: the option, or the user's place for data. It fails if the user
-// has no home directory.
+// dataDir returns the data directory: the option, or the user's place for data. It fails if the
+// user has no home directory.
 func dataDir(c *cli.Command) (string, error) {
 	if dir := c.String("data-dir"); dir != "" {
 		return dir, nil

@@ -64,8 +64,8 @@ if the database cannot be read; 2 for a mistake on the command line.
 	}
 }
 
-// examine returns the findings. If it cannot call ojs.doctor, it returns the reason as a finding, so
-// that --json and the exit status tell of it in the same way.
+// examine returns the findings. If it cannot call ojs.doctor, it returns the reason as a finding,
+// so that --json and the exit status tell of it in the same way.
 func examine(ctx context.Context, url string, params sqlcgen.DoctorParams) []sqlcgen.DoctorRow {
 	// is returns the one finding that keeps the doctor from looking further.
 	is := func(topic string, err error, advice, runbook string) []sqlcgen.DoctorRow {
@@ -117,8 +117,8 @@ func tell(c *cli.Command, found []sqlcgen.DoctorRow) error {
 	return nil
 }
 
-// tellOne prints a finding with its advice and the path of its runbook, if it has one. On a terminal it
-// breaks lines between words, where the terminal would break them within words.
+// tellOne prints a finding with its advice and the path of its runbook, if it has one. On a
+// terminal it breaks lines between words, where the terminal would break them within words.
 func tellOne(out io.Writer, f *sqlcgen.DoctorRow) error {
 	finding, advice := fmt.Sprintf("%s: %s: %s", f.Severity, f.Topic, f.Finding), "    "+f.Advice
 	if width := cmdline.Width(out); width > 0 {

@@ -13,8 +13,8 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/cmdline"
 )
 
-// healthCommand returns `ojs-pg health`, for health checks of containers, whose images have neither a
-// shell nor curl.
+// healthCommand returns `ojs-pg health`, for health checks of containers, whose images have neither
+// a shell nor curl.
 func healthCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "health",

@@ -148,7 +148,8 @@ type shownJob struct {
 	Result         json.RawMessage `json:"result,omitempty"`
 }
 
-// showJob prints one job. It fails with not_found if no tenant, or not the tenant of --tenant, has it.
+// showJob prints one job. It fails with not_found if no tenant, or not the tenant of --tenant, has
+// it.
 func showJob(ctx context.Context, o *operator) error {
 	if !jsonbody.IsUUID(o.argument()) {
 		return cmdline.Misuse(fmt.Errorf("%q is no job: ids are UUIDs in lowercase with hyphens", o.argument()))
@@ -233,7 +234,8 @@ func eventColumns(of *sqlcgen.EventsParams) []admin.Column {
 	return slices.Concat([]admin.Column{column("at", "age"), {Field: "type", Cut: 14}}, where, []admin.Column{column("subject", "")})
 }
 
-// listBlocked prints the tenants whose jobs wait for something other than their turn, with the reason.
+// listBlocked prints the tenants whose jobs wait for something other than their turn, with the
+// reason.
 func listBlocked(ctx context.Context, o *operator) error {
 	limit, skip := o.page()
 	rows, err := o.sql.BlockedTenants(ctx, sqlcgen.BlockedTenantsParams{

@@ -111,8 +111,8 @@ func (o *operator) keyID() (string, error) {
 	return id, nil
 }
 
-// rotateKey makes a key like an old one, which stays valid for --overlap, so that clients can change
-// over without an interruption.
+// rotateKey makes a key like an old one, which stays valid for --overlap, so that clients can
+// change over without an interruption.
 func rotateKey(ctx context.Context, o *operator) error {
 	id, err := o.keyID()
 	if err != nil {

@@ -123,8 +123,8 @@ func listTiers(ctx context.Context, o *operator) error {
 	return table(ctx, o, rows, tierColumns)
 }
 
-// setTiers makes or changes the tiers of a document, an object by name. Each tier is a transaction of
-// its own: if one is refused, the tiers before it, in the order of their names, are changed.
+// setTiers makes or changes the tiers of a document, an object by name. Each tier is a transaction
+// of its own: if one is refused, the tiers before it, in the order of their names, are changed.
 func setTiers(ctx context.Context, o *operator) error {
 	if err := o.forAll(); err != nil {
 		return err

@@ -33,7 +33,7 @@ func table[T any](ctx context.Context, o *operator, rows []T, columns []admin.Co
 	return admin.List(o.out, rows, now, columns...)
 }
 
-// A name is cut to this width at least where a list has no more room. Most names are shorter than 20.
+// leastName is the width that a list leaves of a name at least, if the screen has no more columns.
 const leastName = 10
 
 // name is a column of names of tenants, queues or workers.

@@ -1,8 +1,8 @@
 // Command ojs-pg is the program. It reads options from the command line and the environment, opens
 // the database, and connects the packages below internal with each other. PostgreSQL decides what a
 // job is and which job is next, so that no rule of the job system stands here. The README lists the
-// packages. Each command has a file of its own; what several programs need on the command line is in
-// internal/cmdline.
+// packages. Commands are in files by subject, such as migrate.go; what several programs need on the
+// command line is in internal/cmdline.
 package main
 
 import (
@@ -15,7 +15,8 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/cmdline"
 )
 
-// version is set by the linker (make build). If it is empty, versionText returns the commit instead.
+// version is set by the linker (make build). If it is empty, versionText returns the commit
+// instead.
 var version string
 
 func main() {

@@ -86,8 +86,9 @@ func migrateDown(ctx context.Context, c *cli.Command) error {
 	return migrate(ctx, c, pg.Down, "migrating down")
 }
 
-// consent asks for the name of the database, and fails if something else is typed. It does not ask for
-// y, which is typed by habit. It fails at once if stdin is not a terminal, because nobody can answer.
+// consent asks for the name of the database, and fails if something else is typed. It does not ask
+// for y, which is typed by habit. It fails at once if stdin is not a terminal, because nobody can
+// answer.
 func consent(c *cli.Command, losses *pg.Losses) error {
 	what := fmt.Sprintf("database %s has %d jobs that have not ended, %d that have, and %d dead letters, which would be lost",
 		losses.Database, losses.Waiting, losses.Ended, losses.DeadLetters)
@@ -102,7 +103,8 @@ func consent(c *cli.Command, losses *pg.Losses) error {
 	return nil
 }
 
-// migrate migrates in a direction, and prints what it has done. what names the direction for people.
+// migrate migrates in a direction, and prints what it has done. what names the direction for
+// people.
 func migrate(ctx context.Context, c *cli.Command, direction pg.Direction, what string) error {
 	if err := cmdline.NoArguments(c); err != nil {
 		return err
@@ -148,8 +150,8 @@ func migrate(ctx context.Context, c *cli.Command, direction pg.Direction, what s
 	return err
 }
 
-// migrateStatus prints which migrations are applied, which code would be, and whether this program may
-// run with the schema. It changes nothing.
+// migrateStatus prints which migrations are applied, which code would be, and whether this program
+// may run with the schema. It changes nothing.
 func migrateStatus(ctx context.Context, c *cli.Command) error {
 	if err := cmdline.NoArguments(c); err != nil {
 		return err

@@ -12,8 +12,9 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
-// neighbourCommands returns the commands for noisy neighbours, which are tenants that use so much that
-// other tenants wait longer, and for throttles, which lower what such a tenant gets for a while.
+// neighbourCommands returns the commands for noisy neighbours, which are tenants that use so much
+// that other tenants wait longer, and for throttles, which lower what such a tenant gets for a
+// while.
 func neighbourCommands() []*cli.Command {
 	return []*cli.Command{
 		{

@@ -14,8 +14,8 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
-// poolsCommand returns the command for pools, which are groups of workers with queues, a limit and a
-// strategy of their own.
+// poolsCommand returns the command for pools, which are groups of workers with queues, a limit and
+// a strategy of their own.
 func poolsCommand() *cli.Command {
 	return &cli.Command{
 		Name: "pools", Usage: "list pools of workers", Flags: pageFlags(), Action: withAdmin("", listPools),
@@ -75,7 +75,8 @@ func setPools(ctx context.Context, o *operator) error {
 	return nil
 }
 
-// deletePool removes the configuration of a pool. It fails if the pool is in use, unless --yes is given.
+// deletePool removes the configuration of a pool. It fails if the pool is in use, unless --yes is
+// given.
 func deletePool(ctx context.Context, o *operator) error {
 	if err := o.forAll(); err != nil {
 		return err

@@ -55,8 +55,8 @@ finishes the requests under way, and ends. A second signal ends it at once.`,
 }
 
 // serve runs a server until ctx ends. It fails if the database, the configuration or the address
-// cannot be used. It opens the port after it has checked the database and applied the configuration,
-// so that no client connects before.
+// cannot be used. It opens the port after it has checked the database and applied the
+// configuration, so that no client connects before.
 func serve(ctx context.Context, c *cli.Command, url string) error {
 	log := cmdline.Logger(c)
 	db, err := openDatabase(ctx, pg.Config{

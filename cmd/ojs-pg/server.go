@@ -48,17 +48,17 @@ const (
 	answerGrace = 500 * time.Millisecond
 )
 
-// minConns is the least number of connections: the upkeep may keep one for hours, and everything else
-// needs one, too.
+// minConns is the least number of connections: the upkeep may keep one for hours, and everything
+// else needs one, too.
 const minConns = 2
 
-// releasePause is how long the server waits before it looks again at a schema of a release that it may
-// not run with.
+// releasePause is how long the server waits before it looks again at a schema of a release that it
+// may not run with.
 const releasePause = 2 * time.Second
 
-// openDatabase opens a database on which a server can work. If the schema is of another release, as in
-// the middle of an upgrade, it logs that and waits until the schema fits or ctx ends. It fails with
-// advice if the settings, the schema or the rights of the login do not fit.
+// openDatabase opens a database on which a server can work. If the schema is of another release, as
+// in the middle of an upgrade, it logs that and waits until the schema fits or ctx ends. It fails
+// with advice if the settings, the schema or the rights of the login do not fit.
 func openDatabase(ctx context.Context, config pg.Config, log *slog.Logger) (*pg.DB, error) {
 	db, err := pg.Open(ctx, config)
 	if err != nil {
@@ -85,8 +85,9 @@ func openDatabase(ctx context.Context, config pg.Config, log *slog.Logger) (*pg.
 	return db, nil
 }
 
-// newServer returns a server with the options of serverFlags. --max-conns and --listen have been used
-// for db and socket already. It fails if the options for callers or tenant headers cannot be used.
+// newServer returns a server with the options of serverFlags. --max-conns and --listen have been
+// used for db and socket already. It fails if the options for callers or tenant headers cannot be
+// used.
 func newServer(c *cli.Command, db *pg.DB, socket net.Listener) (server, error) {
 	auth, err := newAuth(c)
 	if err != nil {
@@ -104,9 +105,9 @@ func newServer(c *cli.Command, db *pg.DB, socket net.Listener) (server, error) {
 	}, err
 }
 
-// run serves until ctx ends. Then it stops each part before the parts that it needs: first it accepts
-// no new requests, then it finishes the requests under way, then it stops the clock, the dispatcher
-// and the listener.
+// run serves until ctx ends. Then it stops each part before the parts that it needs: first it
+// accepts no new requests, then it finishes the requests under way, then it stops the clock, the
+// dispatcher and the listener.
 func (s server) run(ctx context.Context) error {
 	// behind ends after the last request, not with ctx, because requests need the dispatcher.
 	behind, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -133,9 +134,9 @@ func (s server) run(ctx context.Context) error {
 		},
 		AllowReset: s.reset != nil, Reset: s.reset,
 	})
-	// If PostgreSQL has not answered a statement by the end of the drain, its connection is cut, so that
-	// its caller gets an answer. The timers outlive this function, because closing the database waits
-	// for such statements, too.
+	// If PostgreSQL has not answered a statement by the end of the drain, its connection is cut, so
+	// that its caller gets an answer. The timers outlive this function, because closing the
+	// database waits for such statements, too.
 	defer context.AfterFunc(ctx, func() {
 		time.AfterFunc(s.delay+s.drain, api.TakeBack)
 		time.AfterFunc(s.delay+s.drain+cutGrace, s.db.Cut)
@@ -197,9 +198,9 @@ func serverFlags() []cli.Flag {
 	}, append(authFlags(), tlsFlags()...)...)
 }
 
-// listen opens the port, with TLS if there is a certificate. It fails if other machines can reach the
-// address and --auth is left out: without it every caller may do anything, which nobody should get
-// by forgetting an option.
+// listen opens the port, with TLS if there is a certificate. It fails if other machines can reach
+// the address and --auth is left out: without it every caller may do anything, which nobody should
+// get by forgetting an option.
 func listen(ctx context.Context, c *cli.Command) (net.Listener, error) {
 	var config net.ListenConfig
 	socket, err := config.Listen(ctx, "tcp", c.String("listen"))
@@ -223,7 +224,8 @@ func databaseFlag(needed bool) cli.Flag {
 	return &cli.StringFlag{Name: "database-url", Sources: cli.EnvVars("DATABASE_URL"), Usage: usage}
 }
 
-// databaseURL returns the URL of the database. It fails if neither the option nor DATABASE_URL is set.
+// databaseURL returns the URL of the database. It fails if neither the option nor DATABASE_URL is
+// set.
 func databaseURL(c *cli.Command) (string, error) {
 	if url := c.String("database-url"); url != "" {
 		return url, nil

@@ -100,8 +100,8 @@ func deregister(ctx context.Context, o *operator) error {
 	return record(o, row)
 }
 
-// listAudit prints the audit trail, the latest change first. The next page begins with --before and the
-// last n.
+// listAudit prints the audit trail, the latest change first. The next page begins with --before and
+// the last n.
 func listAudit(ctx context.Context, o *operator) error {
 	params := sqlcgen.AuditTrailParams{
 		Tenant: o.tenant, Actor: given(o.String("actor")), Action: given(o.String("action")), MaxRows: o.Int32("limit"),

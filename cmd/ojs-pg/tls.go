@@ -42,8 +42,8 @@ func scheme(c *cli.Command) string {
 	return "http"
 }
 
-// secured returns socket, with TLS if there is a certificate. If it fails, it closes socket, so that the
-// caller need not.
+// secured returns socket, with TLS if there is a certificate. If it fails, it closes socket, so
+// that the caller need not.
 func secured(c *cli.Command, socket net.Listener) (net.Listener, error) {
 	k := &certificate{cert: c.String("tls-cert"), key: c.String("tls-key"), log: cmdline.Logger(c)}
 	switch {
@@ -57,8 +57,8 @@ func secured(c *cli.Command, socket net.Listener) (net.Listener, error) {
 		_ = socket.Close()
 		return nil, err
 	}
-	// Only HTTP/1.1 is offered. If a client does not read an answer, the write fails there, and the server
-	// gives the jobs of the answer back at once.
+	// Only HTTP/1.1 is offered. If a client does not read an answer, the write fails there, and the
+	// server gives the jobs of the answer back at once.
 	return tls.NewListener(socket, &tls.Config{
 		MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, GetCertificate: k.get,
 	}), nil
@@ -67,8 +67,8 @@ func secured(c *cli.Command, socket net.Listener) (net.Listener, error) {
 // lookEvery is the shortest time between two checks whether the files have changed.
 const lookEvery = time.Second
 
-// certificate is a TLS certificate that is read again when its files have changed, so that a renewed
-// certificate needs no restart.
+// certificate is a TLS certificate that is read again when its files have changed, so that a
+// renewed certificate needs no restart.
 type certificate struct {
 	cert, key string
 	log       *slog.Logger
@@ -79,15 +79,16 @@ type certificate struct {
 	looked  time.Time // when the files were checked last
 }
 
-// get returns the certificate for a handshake. If the files have changed and cannot be used, it logs
-// that and returns the certificate that it has, because otherwise every handshake would fail.
+// get returns the certificate for a handshake. If the files have changed and cannot be used, it
+// logs that and returns the certificate that it has, because otherwise every handshake would fail.
 func (k *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if now := time.Now(); now.Sub(k.looked) >= lookEvery {
 		k.looked = now
 		if k.files() != k.state {
-			// One file may have been replaced before the other. Then the next check finds a change again.
+			// One file may have been replaced before the other. Then the next check finds a change
+			// again.
 			if err := k.load(); err != nil {
 				k.log.Error("the changed certificate cannot be used; the previous one stays in use", "error", err)
 			} else {
@@ -98,8 +99,8 @@ func (k *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return k.current, nil
 }
 
-// load reads both files. It notes their state before, so that a change while it reads is noticed. It
-// fails, and keeps the certificate, if they are not a certificate and its key.
+// load reads both files. It notes their state before, so that a change while it reads is noticed.
+// It fails, and keeps the certificate, if they are not a certificate and its key.
 func (k *certificate) load() error {
 	k.state = k.files()
 	pair, err := tls.LoadX509KeyPair(k.cert, k.key)
@@ -120,9 +121,9 @@ func (k *certificate) files() (state string) {
 	return state
 }
 
-// onlyThis returns a client of a server on this machine that accepts the certificate of the file and no
-// other. A client that verifies names would refuse it, because a certificate is for a name, and the
-// client connects to an address.
+// onlyThis returns a client of a server on this machine that accepts the certificate of the file
+// and no other. A client that verifies names would refuse it, because a certificate is for a name,
+// and the client connects to an address.
 func onlyThis(file string) (*http.Client, error) {
 	content, err := os.ReadFile(file)
 	if err != nil {

@@ -89,15 +89,16 @@ oldest waiting job has waited.`,
 // defaultRows is how many queues, and how many tenants, are shown if the output is not a terminal.
 const defaultRows = 20
 
-// ANSI sequences. Each line is overwritten and its rest cleared, because the screen would flicker if
-// all of it was cleared first.
+// ANSI sequences. Each line is overwritten and its rest cleared, because the screen would flicker
+// if all of it was cleared first.
 const (
 	cursorHome  = "\x1b[H"
 	clearLine   = "\x1b[K"
 	clearScreen = "\x1b[J"
 )
 
-// top prints screens until a key or the context ends it, or one screen if the output is no terminal.
+// top prints screens until a key or the context ends it, or one screen if the output is no
+// terminal.
 func top(ctx context.Context, o *operator) error {
 	screen, live := o.out.(*os.File)
 	live = live && !o.Bool("once") && term.IsTerminal(int(screen.Fd()))
@@ -110,8 +111,8 @@ func top(ctx context.Context, o *operator) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	if keys := int(os.Stdin.Fd()); term.IsTerminal(keys) {
-		// In raw mode a key arrives at once; otherwise it would arrive with the next line. The terminal
-		// then sends no signal for Ctrl-C, so that it is read as a key, too.
+		// In raw mode a key arrives at once; otherwise it would arrive with the next line. The
+		// terminal then sends no signal for Ctrl-C, so that it is read as a key, too.
 		before, err := term.MakeRaw(keys)
 		if err != nil {
 			return fmt.Errorf("read keys: %w", err)
@@ -147,12 +148,12 @@ func topRows(asked int32, screen *os.File, live bool) int32 {
 	return defaultRows
 }
 
-// headings is the number of lines of the screen that are not rows: the time, the heads of two tables,
-// two empty lines, and the line of the cursor.
+// headings is the number of lines of the screen that are not rows: the time, the heads of two
+// tables, two empty lines, and the line of the cursor.
 const headings = 6
 
-// watch calls look at once and then at each interval, until the context ends. It fails if look fails;
-// an end of the context is the way to stop it, and is no error.
+// watch calls look at once and then at each interval, until the context ends. It fails if look
+// fails; an end of the context is the way to stop it, and is no error.
 func watch(ctx context.Context, interval time.Duration, look func() error) error {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
@@ -203,8 +204,8 @@ func showTop(ctx context.Context, q *sqlcgen.Queries, w io.Writer, rows int32, l
 	return err
 }
 
-// topText returns one screen of 80 columns. oldest is how long the oldest waiting job of each tenant
-// has waited, in seconds.
+// topText returns one screen of 80 columns. oldest is how long the oldest waiting job of each
+// tenant has waited, in seconds.
 func topText(at time.Time, queues []sqlcgen.TopQueuesRow, tenants []sqlcgen.TopTenantsRow, oldest map[string]float64) string {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "ojs-pg top  %s\n\n", at.Format(time.DateTime))

@@ -11,8 +11,8 @@ import (
 )
 
 // TuneMemory makes the program collect garbage less often, which saves processor time and costs
-// memory. A server has little live memory and much garbage: collecting it four times less often costs
-// some megabytes and saves a tenth of the processor time. With much live memory it would cost
+// memory. A server has little live memory and much garbage: collecting it four times less often
+// costs some megabytes and saves a tenth of the processor time. With much live memory it would cost
 // gigabytes. Therefore, above three quarters of the memory that there is, garbage is collected as
 // often as is needed to stay below. GOGC and GOMEMLIMIT in the environment win.
 func TuneMemory() {
@@ -24,8 +24,8 @@ func TuneMemory() {
 	}
 }
 
-// memoryLimit returns three quarters of the machine's memory in bytes, or of what the control group may
-// use if that is less. If neither can be read, it returns math.MaxInt64, which is no limit.
+// memoryLimit returns three quarters of the machine's memory in bytes, or of what the control group
+// may use if that is less. If neither can be read, it returns math.MaxInt64, which is no limit.
 func memoryLimit(read func(string) ([]byte, error)) int64 {
 	// number returns the number in a file, or no limit if the file is absent.
 	number := func(file string) int64 {
@@ -51,8 +51,8 @@ func memoryLimit(read func(string) ([]byte, error)) int64 {
 			if len(parts) < 3 {
 				continue
 			}
-			// The groups above a group bound it, too, so that the least limit on the way to the root holds.
-			// A container sees its own group as the root.
+			// The groups above a group bound it, too, so that the least limit on the way to the
+			// root holds. A container sees its own group as the root.
 			root, file := "/sys/fs/cgroup", "memory.max"
 			if parts[1] == "memory" { // version 1, which has a tree for each resource; version 2 has the number 0
 				root, file = "/sys/fs/cgroup/memory", "memory.limit_in_bytes"

@@ -12,8 +12,8 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/names"
 )
 
-// LogFlags returns the options of the log, which Logger reads. They are options of the program, so that
-// all its commands have them.
+// LogFlags returns the options of the log, which Logger reads. They are options of the program, so
+// that all its commands have them.
 func LogFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{
@@ -29,8 +29,8 @@ func LogFlags() []cli.Flag {
 	}
 }
 
-// Logger returns a logger that writes to stderr in the format and from the level on that the options
-// say.
+// Logger returns a logger that writes to stderr in the format and from the level on that the
+// options say.
 func Logger(c *cli.Command) *slog.Logger {
 	var level slog.Level
 	_ = level.UnmarshalText([]byte(c.String("log-level"))) // validated with the flag

@@ -15,8 +15,8 @@ import (
 // showAfter is how long a step may take before it is shown.
 const showAfter = 2 * time.Second
 
-// Progress shows the steps that take longer than showAfter, as a bar if stderr is a terminal, otherwise
-// as a line of the log. Its methods may be called by several goroutines.
+// Progress shows the steps that take longer than showAfter, as a bar if stderr is a terminal,
+// otherwise as a line of the log. Its methods may be called by several goroutines.
 type Progress struct {
 	log      *slog.Logger
 	terminal io.Writer // nil if stderr is no terminal
@@ -28,7 +28,8 @@ type Progress struct {
 	bar         *progressbar.ProgressBar // nil until the step is shown
 }
 
-// NewProgress returns a Progress that shows steps on stderr, or in the log if stderr is not a terminal.
+// NewProgress returns a Progress that shows steps on stderr, or in the log if stderr is not a
+// terminal.
 func NewProgress(stderr io.Writer, log *slog.Logger) *Progress {
 	p := &Progress{log: log}
 	if file, ok := stderr.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
@@ -37,8 +38,8 @@ func NewProgress(stderr io.Writer, log *slog.Logger) *Progress {
 	return p
 }
 
-// Report begins a step, or says how far the step is, in bytes or in pieces. total is 0 if the end is not
-// known.
+// Report begins a step, or says how far the step is, in bytes or in pieces. total is 0 if the end
+// is not known.
 func (p *Progress) Report(step string, done, total int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/term"
 )
 
-// Width returns the width of the terminal that w is, in columns; 0 if w is not a terminal. A terminal
-// that does not tell its width has 80 columns.
+// Width returns the width of the terminal that w is, in columns; 0 if w is not a terminal. A
+// terminal that does not tell its width has 80 columns.
 func Width(w io.Writer) int {
 	file, ok := w.(*os.File)
 	if !ok || !term.IsTerminal(int(file.Fd())) {
@@ -22,9 +22,9 @@ func Width(w io.Writer) int {
 	return 80
 }
 
-// Wrap breaks the lines of text between words, so that they have at most width columns. Lines after a
-// break begin with indent. A word that is longer than a line keeps a line of its own, so that it can
-// be copied.
+// Wrap breaks the lines of text between words, so that they have at most width columns. Lines after
+// a break begin with indent. A word that is longer than a line keeps a line of its own, so that it
+// can be copied.
 func Wrap(text, indent string, width int) string {
 	var out strings.Builder
 	for line := range strings.Lines(text) {
