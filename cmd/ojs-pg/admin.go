@@ -20,26 +20,31 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
-// adminCommand shows and does what HTTP's /admin routes do, with the same statements, on the database itself.
+// adminCommand returns `ojs-pg admin`, for operators. It runs the statements of HTTP's /admin
+// routes on the database itself, so that it works while no server runs.
 func adminCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "admin",
-		Usage: "look at tenants, queues and workers, and steer them",
-		Description: `Needs the database alone, no server: a login that is a member of ojs_operator, or ojs_service.
-Prints tables; --json prints the same rows for programs.
+		Usage: "show tenants, queues, jobs and workers, and change how jobs are handed out",
+		Description: `Needs the database only, no server. The login must be a member of ojs_operator or ojs_service.
+Lists have 80 columns: times are ages, large numbers are in thousands (k) or millions (M). --wide prints
+all columns in full, and --json prints the same rows for programs.
 
     ojs-pg admin queues
     ojs-pg admin --tenant acme queues
+    ojs-pg admin jobs --state active
     ojs-pg admin dead-letters retry --queue mail --older-than PT1H --yes`,
 		Flags: []cli.Flag{
 			databaseFlag(true),
 			&cli.BoolFlag{Name: "json", Sources: cli.EnvVars("OJS_ADMIN_JSON"), Usage: "print JSON instead of tables"},
+			wideFlag("OJS_ADMIN"),
 			&cli.StringFlag{
 				Name: "tenant", Sources: cli.EnvVars("OJS_ADMIN_TENANT"),
 				Usage: "`ID` of the tenant; all tenants if it is left out",
 			},
 			&cli.StringFlag{
-				Name: "reason", Sources: cli.EnvVars("OJS_ADMIN_REASON"), Usage: "`WHY` something is changed, for the audit trail",
+				Name: "reason", Sources: cli.EnvVars("OJS_ADMIN_REASON"),
+				Usage: "`TEXT` that says why something is changed, for the audit trail",
 			},
 		},
 		Commands: append([]*cli.Command{
@@ -56,7 +61,7 @@ Prints tables; --json prints the same rows for programs.
 			schedulingCommand(),
 			deadLettersCommand(),
 			dispatchCommand(),
-		}, slices.Concat(sharingCommands(), limitCommands(), neighbourCommands(), tenantCommands())...),
+		}, slices.Concat(jobCommands(), sharingCommands(), limitCommands(), neighbourCommands(), tenantCommands())...),
 		Action: func(_ context.Context, c *cli.Command) error {
 			if err := cmdline.NoArguments(c); err != nil {
 				return err
@@ -66,91 +71,98 @@ Prints tables; --json prints the same rows for programs.
 	}
 }
 
+// directCommand returns the command that gives workers a directive. They learn it from the answer
+// to their next heartbeat.
 func directCommand() *cli.Command {
 	return &cli.Command{
-		Name: "direct", Usage: "tell workers to go on (running), to fetch no more (quiet), or to end (terminate)",
+		Name: "direct", Usage: "tell workers to go on (running), to fetch no more jobs (quiet), or to end (terminate)",
 		ArgsUsage: "DIRECTIVE",
 		Flags: []cli.Flag{&cli.StringFlag{
 			Name: "worker", Sources: cli.EnvVars("OJS_ADMIN_WORKER"),
-			Usage: "`ID` of the one worker to tell; all if it is left out",
+			Usage: "`ID` of the one worker to tell; all workers if it is left out",
 		}},
 		Action: withAdmin("DIRECTIVE", direct),
 	}
 }
 
-// sharingCommands say who gets how much, and who nothing.
+// sharingCommands returns the commands that decide how tenants share queues: pauses, limits,
+// weights.
 func sharingCommands() []*cli.Command {
 	return []*cli.Command{
 		{
-			Name: "pause", Usage: "pause a queue, a tenant (--tenant), or a tenant in a queue: its jobs wait",
+			Name: "pause", Usage: "hand out no more jobs of a queue, of a tenant (--tenant), or of a tenant in a queue",
 			ArgsUsage: "[QUEUE]", Action: withAdmin("[QUEUE]", pause(admin.Pause)),
 		},
 		{
-			Name: "resume", Usage: "resume a queue, a tenant (--tenant), or a tenant in a queue, as it was paused",
+			Name: "resume", Usage: "end a pause; give it the same queue and tenant as pause",
 			ArgsUsage: "[QUEUE]", Action: withAdmin("[QUEUE]", pause(admin.Resume)),
 		},
 		{
-			Name: "limit", Usage: "limit the jobs of a queue, a tenant (--tenant), or both that run at once; none: no limit",
+			Name: "limit", Usage: "limit how many jobs of a queue, a tenant (--tenant) or both run at once; none removes the limit",
 			ArgsUsage: "N", Flags: queueFlags(), Action: withAdmin("N", limitConcurrency),
 		},
 		{
-			Name: "weigh", Usage: "set the weight of a tenant (--tenant), everywhere or in one queue; none: remove that of the queue",
+			Name: "weigh", Usage: "set the weight of a tenant (--tenant), in all queues or in one; none removes that of the queue",
 			ArgsUsage: "WEIGHT", Flags: queueFlags(), Action: withAdmin("WEIGHT", weigh),
 		},
 		{
-			Name: "fairness", Usage: "set what tenants share by (tenant_fairness), in one queue or as the default of all",
+			Name: "fairness", Usage: "set the rule by which tenants share (tenant_fairness), in one queue or as the default of all queues",
 			ArgsUsage: "JSON", Flags: queueFlags(), Action: withAdmin("JSON", fairness),
 		},
 		{
-			Name: "max-priority", Usage: "refuse new jobs of a tenant (--tenant) whose priority is above N; 100: no limit",
+			Name: "max-priority", Usage: "refuse new jobs of a tenant (--tenant) whose priority is above N; 100 removes the limit",
 			ArgsUsage: "N", Action: withAdmin("N", limitPriority),
 			Flags: []cli.Flag{&cli.BoolFlag{
-				Name: "clamp", Sources: cli.EnvVars("OJS_ADMIN_CLAMP"), Usage: "give them the priority N instead",
+				Name: "clamp", Sources: cli.EnvVars("OJS_ADMIN_CLAMP"), Usage: "give such jobs the priority N instead of refusing them",
 			}},
 		},
 	}
 }
 
+// schedulingCommand returns the command that shows what was handed out lately, of queues and to
+// tenants.
 func schedulingCommand() *cli.Command {
 	return &cli.Command{
-		Name: "scheduling", Usage: "show dispatched jobs and their waits by queue", Flags: pageFlags(),
+		Name: "scheduling", Usage: "show how many jobs were handed out of each queue, and how long they had waited", Flags: pageFlags(),
 		Action: withAdmin("", listScheduling),
 		Commands: []*cli.Command{{
-			Name: "tenants", Usage: "show the shares that tenants were due, and those that they got", Flags: pageFlags(),
+			Name: "tenants", Usage: "show the share that each tenant was due, and the share that it got", Flags: pageFlags(),
 			Action: withAdmin("", listShares),
 		}},
 	}
 }
 
+// dispatchCommand returns the command that shows, begins and ends the hold of dispatch.
 func dispatchCommand() *cli.Command {
 	action := func(call func(*sqlcgen.Queries, context.Context) (sqlcgen.OjsDispatch, error)) cli.ActionFunc {
 		return withAdmin("", showDispatch(call))
 	}
 	return &cli.Command{
-		Name: "dispatch", Usage: "say whether dispatch is held", Action: action((*sqlcgen.Queries).Dispatch),
+		Name: "dispatch", Usage: "show whether dispatch is held", Action: action((*sqlcgen.Queries).Dispatch),
 		Commands: []*cli.Command{
-			{Name: "hold", Usage: "hold the dispatch of all queues", Action: action((*sqlcgen.Queries).HoldDispatch)},
+			{Name: "hold", Usage: "hand out no jobs of any queue until the hold ends", Action: action((*sqlcgen.Queries).HoldDispatch)},
 			{Name: "resume", Usage: "end the hold", Action: action((*sqlcgen.Queries).ResumeDispatch)},
 		},
 	}
 }
 
+// deadLettersCommand returns the command that counts, retries and deletes dead letters.
 func deadLettersCommand() *cli.Command {
 	bulk := append(filterFlags(),
 		&cli.Int32Flag{
 			Name: "limit", Value: 1000, Sources: cli.EnvVars("OJS_ADMIN_LIMIT"),
-			Usage: "at most so many `JOBS`", Validator: cmdline.Between[int32](1, 10000),
+			Usage: "change at most so many `JOBS`", Validator: cmdline.Between[int32](1, 10000),
 		},
-		&cli.BoolFlag{Name: "yes", Sources: cli.EnvVars("OJS_ADMIN_YES"), Usage: "do it; without it nothing is changed"})
+		&cli.BoolFlag{Name: "yes", Sources: cli.EnvVars("OJS_ADMIN_YES"), Usage: "do it; without this option nothing is changed"})
 	return &cli.Command{
 		Name: "dead-letters", Usage: "count the dead letters that match a filter", Flags: filterFlags(),
 		Commands: []*cli.Command{
 			{
-				Name: "retry", Usage: "put them back into their queues", Flags: bulk,
+				Name: "retry", Usage: "put the dead letters that match back into their queues", Flags: bulk,
 				Action: withAdmin("", bulkDeadLetters("retried", (*admin.Filter).Retry)),
 			},
 			{
-				Name: "purge", Usage: "delete them", Flags: bulk,
+				Name: "purge", Usage: "delete the dead letters that match", Flags: bulk,
 				Action: withAdmin("", bulkDeadLetters("deleted", (*admin.Filter).Purge)),
 			},
 		},
@@ -158,42 +170,49 @@ func deadLettersCommand() *cli.Command {
 	}
 }
 
+// queueFlags are the options of commands that are about one queue or all queues.
 func queueFlags() []cli.Flag {
 	return []cli.Flag{&cli.StringFlag{
-		Name: "queue", Sources: cli.EnvVars("OJS_ADMIN_QUEUE"), Usage: "`NAME` of the queue; all if it is left out",
+		Name: "queue", Sources: cli.EnvVars("OJS_ADMIN_QUEUE"), Usage: "`NAME` of the queue; all queues if it is left out",
 	}}
 }
 
+// limitFlag is the option that bounds a list. SQL refuses more than 1000 jobs, or events, at once.
 func limitFlag() cli.Flag {
 	return &cli.Int32Flag{
-		Name: "limit", Value: 50, Sources: cli.EnvVars("OJS_ADMIN_LIMIT"), Usage: "at most so many `ROWS`",
+		Name: "limit", Value: 50, Sources: cli.EnvVars("OJS_ADMIN_LIMIT"), Usage: "print at most so many `ROWS`",
 		Validator: cmdline.Between[int32](1, 1000),
 	}
 }
 
+// pageFlags are the options of lists that are read a page at a time.
 func pageFlags() []cli.Flag {
 	return []cli.Flag{
 		limitFlag(),
 		&cli.Int32Flag{
-			Name: "offset", Sources: cli.EnvVars("OJS_ADMIN_OFFSET"), Usage: "`ROWS` to leave out before",
+			Name: "offset", Sources: cli.EnvVars("OJS_ADMIN_OFFSET"), Usage: "leave out so many `ROWS` at the beginning",
 			Validator: cmdline.AtLeast[int32](0),
 		},
 	}
 }
 
+// filterFlags are the options that select dead letters (admin.Filter).
 func filterFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.StringFlag{Name: "queue", Sources: cli.EnvVars("OJS_ADMIN_QUEUE"), Usage: "of this `QUEUE`"},
-		&cli.StringFlag{Name: "type", Sources: cli.EnvVars("OJS_ADMIN_TYPE"), Usage: "of this `TYPE` of job"},
-		&cli.StringFlag{Name: "error-type", Sources: cli.EnvVars("OJS_ADMIN_ERROR_TYPE"), Usage: "whose last error was of this `TYPE`"},
+		&cli.StringFlag{Name: "queue", Sources: cli.EnvVars("OJS_ADMIN_QUEUE"), Usage: "only dead letters of this `QUEUE`"},
+		&cli.StringFlag{Name: "type", Sources: cli.EnvVars("OJS_ADMIN_TYPE"), Usage: "only jobs of this `TYPE`"},
+		&cli.StringFlag{
+			Name: "error-type", Sources: cli.EnvVars("OJS_ADMIN_ERROR_TYPE"), Usage: "only jobs whose last error was of this `TYPE`",
+		},
 		&cli.StringFlag{
 			Name: "older-than", Sources: cli.EnvVars("OJS_ADMIN_OLDER_THAN"),
-			Usage: "that failed before a `TIME`, as in RFC 3339, or an age ago, such as P30D",
+			Usage: "only jobs that failed before a `TIME`, as in RFC 3339, or longer ago than an age, such as P30D",
 		},
 	}
 }
 
-// operator is a command that runs: what it asks, and what it prints to.
+// operator is a command of an operator while it runs: its options, the statements that it may call,
+// where it prints, and the tenant of --tenant, nil for all tenants.
 type operator struct {
 	*cli.Command
 	sql    *sqlcgen.Queries
@@ -201,7 +220,9 @@ type operator struct {
 	tenant *string
 }
 
-// withAdmin is an action on the open database. argument names what the command takes, in brackets if it may be left out; empty: nothing.
+// withAdmin returns an action that opens the database and runs do. argument is the name of the
+// command's argument, in brackets if it may be left out; with an empty name the command takes none.
+// The action fails if the login may not do what operators do, and says which login may.
 func withAdmin(argument string, do func(context.Context, *operator) error) cli.ActionFunc {
 	return func(ctx context.Context, c *cli.Command) error {
 		most := min(len(argument), 1)
@@ -215,16 +236,22 @@ func withAdmin(argument string, do func(context.Context, *operator) error) cli.A
 		if err != nil {
 			return err
 		}
+		// One connection is enough, because statements run one after the other.
 		db, err := pg.Open(ctx, pg.Config{URL: url, MaxConns: 1, AppName: "ojs-pg admin"})
 		if err != nil {
 			return err
 		}
 		defer db.Close()
 		if err := migrate.CheckSchema(ctx, db.Pool()); err != nil {
+			if role, is := errors.AsType[*migrate.RoleError](err); is {
+				return fmt.Errorf("%s, and %s needs an administrator's.\n%s", role.Holds(), c.FullName(), administratorAdvice)
+			}
 			return err
 		}
 		o := &operator{Command: c, sql: sqlcgen.New(db.Pool()), out: c.Root().Writer, tenant: given(c.String("tenant"))}
 		if reason := c.String("reason"); reason != "" {
+			// The audit trail shows the reason with each change. It is set together with a bound on
+			// the time of each statement, which an hour keeps out of the way.
 			o.sql = sqlcgen.New(db.Within(time.Hour).As("", reason))
 		}
 		err = do(ctx, o)
@@ -235,7 +262,13 @@ func withAdmin(argument string, do func(context.Context, *operator) error) cli.A
 	}
 }
 
-// given is an option, or nil if it was left out.
+// administratorAdvice tells an operator which database URL to use instead of an application's. The
+// quick start sets DATABASE_URL to an application's, so that this is a common mistake.
+const administratorAdvice = "Set DATABASE_URL to an administrator's URL, whose login is a member of ojs_operator or ojs_service. " +
+	"Under `ojs-pg dev` it is in the file <data dir>/admin-url."
+
+// given returns a pointer to the value of an option, or nil if the option was left out: statements
+// take nil for "any".
 func given(option string) *string {
 	if option == "" {
 		return nil
@@ -243,19 +276,13 @@ func given(option string) *string {
 	return &option
 }
 
+// argument returns the argument of the command, or "" if it was left out.
 func (o *operator) argument() string { return o.Args().First() }
 
+// page returns how many rows to print, and how many to leave out before them (pageFlags).
 func (o *operator) page() (limit, skip int32) { return o.Int32("limit"), o.Int32("offset") }
 
-// table prints a list of rows.
-func table[T any](o *operator, rows []T, columns ...string) error {
-	if o.Bool("json") {
-		return admin.JSON(o.out, rows)
-	}
-	return admin.Table(o.out, rows, columns...)
-}
-
-// record prints one row.
+// record prints one row, a line for each field, or as JSON with --json.
 func record[T any](o *operator, row T) error {
 	if o.Bool("json") {
 		return admin.JSON(o.out, row)
@@ -263,16 +290,35 @@ func record[T any](o *operator, row T) error {
 	return admin.Record(o.out, row)
 }
 
-// forAll refuses a tenant. A command that overlooked it would do for all what was meant for one.
-func (o *operator) forAll(what string) error {
+// forAll fails if --tenant is given to a command that is about all tenants. If the option were
+// ignored, a command such as `dispatch hold` would do to all tenants what the operator wanted to do
+// to one.
+func (o *operator) forAll() error {
 	if o.tenant != nil {
-		return cmdline.Misuse(errors.New(what + " for all tenants: leave out --tenant"))
+		return cmdline.Misuse(fmt.Errorf("%s is about all tenants: leave out --tenant", o.FullName()))
 	}
 	return nil
 }
 
+// shownTenant is a tenant as it is printed. The row of the statement has its limits as bytes, which
+// JSON would show in base64.
+type shownTenant struct {
+	sqlcgen.TenantsRow
+	Limits json.RawMessage `json:"limits"`
+}
+
+func shownTenants(rows []sqlcgen.TenantsRow) []shownTenant {
+	shown := make([]shownTenant, len(rows))
+	for i := range rows {
+		shown[i] = shownTenant{rows[i], rows[i].Limits}
+	}
+	return shown
+}
+
+// listTenants prints tenants by name. The names are read first, a page of them, because the numbers
+// of a tenant cost much more than its name.
 func listTenants(ctx context.Context, o *operator) error {
-	if err := o.forAll("the list is"); err != nil {
+	if err := o.forAll(); err != nil {
 		return err
 	}
 	limit, skip := o.page()
@@ -284,10 +330,10 @@ func listTenants(ctx context.Context, o *operator) error {
 	if err != nil {
 		return err
 	}
-	return table(o, rows, "id", "weight", "available", "active", "scheduled", "retryable", "discarded", "oldest_wait_ms",
-		"effective_share", "actual_share", "deficit")
+	return table(ctx, o, shownTenants(rows), tenantColumns)
 }
 
+// showTenant prints all that is known about one tenant.
 func showTenant(ctx context.Context, o *operator) error {
 	tenant, err := o.theTenant()
 	if err != nil {
@@ -300,9 +346,10 @@ func showTenant(ctx context.Context, o *operator) error {
 	if len(rows) == 0 {
 		return &pg.Error{Code: "not_found", Message: "there is no tenant " + tenant}
 	}
-	return record(o, rows[0])
+	return record(o, shownTenants(rows)[0])
 }
 
+// listQueues prints queues by name, over all tenants or the part of the tenant of --tenant.
 func listQueues(ctx context.Context, o *operator) error {
 	limit, skip := o.page()
 	page, err := o.sql.QueueNames(ctx, sqlcgen.QueueNamesParams{Tenant: o.tenant, MaxRows: limit, Skip: skip})
@@ -313,12 +360,14 @@ func listQueues(ctx context.Context, o *operator) error {
 	if err != nil {
 		return err
 	}
-	return table(o, rows, "name", "status", "available", "active", "scheduled", "retryable", "completed", "discarded", "oldest_wait_ms")
+	return table(ctx, o, rows, queueColumns)
 }
 
+// showQueue prints a queue with its configuration. It fails with not_found if the queue has had no
+// job and has neither a configuration nor a pause.
 func showQueue(ctx context.Context, o *operator) error {
 	row, exists, err := admin.OneQueue(ctx, o.sql, o.argument(), o.tenant)
-	if err == nil && !exists && o.tenant != nil { // a tenant may have nothing in a queue of others
+	if err == nil && !exists && o.tenant != nil { // the queue may exist although the tenant has no jobs in it
 		_, exists, err = admin.OneQueue(ctx, o.sql, o.argument(), nil)
 	}
 	if err != nil {
@@ -340,24 +389,27 @@ func showQueue(ctx context.Context, o *operator) error {
 	}{row, config.Config})
 }
 
+// listRules prints limits of concurrency and pauses.
 func listRules(ctx context.Context, o *operator) error {
 	limit, skip := o.page()
 	rows, err := o.sql.Rules(ctx, sqlcgen.RulesParams{Tenant: o.tenant, MaxRows: limit, Skip: skip})
 	if err != nil {
 		return err
 	}
-	return table(o, rows, "tenant_id", "queue", "max_concurrency", "active", "paused_at", "paused_by", "reason")
+	return table(ctx, o, rows, ruleColumns)
 }
 
-// of is what a rule is about: the queue, if one is named, and the tenant of --tenant.
+// of returns what a rule is about, which is the queue, if one is named, and the tenant of --tenant,
+// and why it is changed. It fails if both are left out, because the rule would be about all jobs.
 func (o *operator) of(queue string) (admin.Of, error) {
-	of := admin.Of{Queue: given(queue), Tenant: o.tenant}
+	of := admin.Of{Queue: given(queue), Tenant: o.tenant, Reason: given(o.String("reason"))}
 	if of.Queue == nil && of.Tenant == nil {
-		return of, cmdline.Misuse(errors.New("say what it is about: a queue, --tenant or both"))
+		return of, cmdline.Misuse(errors.New("name a queue, a tenant (--tenant) or both"))
 	}
 	return of, nil
 }
 
+// pause returns the action of pause or of resume, and prints the rule as it is then.
 func pause(do admin.Switch) func(context.Context, *operator) error {
 	return func(ctx context.Context, o *operator) error {
 		of, err := o.of(o.argument())
@@ -372,16 +424,17 @@ func pause(do admin.Switch) func(context.Context, *operator) error {
 	}
 }
 
+// limitConcurrency limits how many jobs run at once, or removes the limit.
 func limitConcurrency(ctx context.Context, o *operator) error {
 	of, err := o.of(o.String("queue"))
 	if err != nil {
 		return err
 	}
-	params := sqlcgen.LimitConcurrencyParams{Tenant: of.Tenant, Queue: of.Queue}
+	params := sqlcgen.LimitConcurrencyParams{Tenant: of.Tenant, Queue: of.Queue, Reason: of.Reason}
 	if text := o.argument(); text != "none" {
 		n, err := strconv.ParseInt(text, 10, 32)
 		if err != nil {
-			return cmdline.Misuse(fmt.Errorf("%q is no number of jobs, and not none", text))
+			return cmdline.Misuse(fmt.Errorf("%q is neither a number of jobs nor none", text))
 		}
 		most := int32(n)
 		params.MaxConcurrency = &most
@@ -393,14 +446,16 @@ func limitConcurrency(ctx context.Context, o *operator) error {
 	return record(o, rule)
 }
 
-// forOne wants a tenant.
+// forOne fails if --tenant is left out of a command that is about one tenant.
 func (o *operator) forOne() error {
 	if o.tenant == nil {
-		return cmdline.Misuse(errors.New("say whose it is: --tenant"))
+		return cmdline.Misuse(errors.New("name the tenant: --tenant"))
 	}
 	return nil
 }
 
+// weigh sets or removes a weight. The weight is sent as it was typed, because it is a decimal
+// number and a float would round it.
 func weigh(ctx context.Context, o *operator) error {
 	if err := o.forOne(); err != nil {
 		return err
@@ -408,11 +463,11 @@ func weigh(ctx context.Context, o *operator) error {
 	params := sqlcgen.WeighTenantParams{Tenant: *o.tenant, Queue: given(o.String("queue"))}
 	if text := o.argument(); text != "none" {
 		if _, err := strconv.ParseFloat(text, 64); err != nil {
-			return cmdline.Misuse(fmt.Errorf("%q is no weight, and not none", text))
+			return cmdline.Misuse(fmt.Errorf("%q is neither a weight nor none", text))
 		}
 		params.Weight = &text
 	} else if params.Queue == nil {
-		return cmdline.Misuse(errors.New("none takes away the weight in a queue: add --queue"))
+		return cmdline.Misuse(errors.New("none removes the weight in a queue: add --queue"))
 	}
 	if err := o.sql.WeighTenant(ctx, params); err != nil {
 		return err
@@ -424,12 +479,12 @@ func weigh(ctx context.Context, o *operator) error {
 	if err != nil || len(rows) == 0 {
 		return err
 	}
-	return record(o, rows[0])
+	return record(o, shownTenants(rows)[0])
 }
 
-// fairness says how tenants share in a queue, or where queues do not say.
+// fairness sets the rule by which tenants share a queue, or the rule of all queues without one.
 func fairness(ctx context.Context, o *operator) error {
-	if err := o.forAll("tenants share"); err != nil {
+	if err := o.forAll(); err != nil {
 		return err
 	}
 	type shared struct {
@@ -453,6 +508,7 @@ func fairness(ctx context.Context, o *operator) error {
 	return showConfig(ctx, o, queue)
 }
 
+// showConfig prints the configuration of a queue after a change.
 func showConfig(ctx context.Context, o *operator, queue string) error {
 	config, err := admin.QueueConfig(ctx, o.sql, queue, nil)
 	if err != nil {
@@ -461,6 +517,7 @@ func showConfig(ctx context.Context, o *operator, queue string) error {
 	return record(o, config)
 }
 
+// limitPriority sets the highest priority that a tenant's new jobs may have.
 func limitPriority(ctx context.Context, o *operator) error {
 	if err := o.forOne(); err != nil {
 		return err
@@ -480,15 +537,18 @@ func limitPriority(ctx context.Context, o *operator) error {
 	return record(o, tenant)
 }
 
+// listWorkers prints registered workers. MaxBytes bounds the answers of HTTP; a terminal needs no
+// bound.
 func listWorkers(ctx context.Context, o *operator) error {
 	limit, skip := o.page()
 	rows, err := o.sql.Workers(ctx, sqlcgen.WorkersParams{Tenant: o.tenant, MaxRows: limit, Skip: skip, MaxBytes: math.MaxInt64})
 	if err != nil {
 		return err
 	}
-	return table(o, rows, "id", "tenant_id", "state", "directive", "hostname", "queues", "active_jobs", "last_heartbeat_at")
+	return table(ctx, o, rows, workerColumns)
 }
 
+// showWorker prints a worker, and below it the jobs that it holds.
 func showWorker(ctx context.Context, o *operator) error {
 	worker, err := admin.OneWorker(ctx, o.sql, o.argument(), o.tenant)
 	if err != nil {
@@ -501,9 +561,10 @@ func showWorker(ctx context.Context, o *operator) error {
 		return err
 	}
 	fmt.Fprintln(o.out)
-	return admin.Table(o.out, worker.Jobs)
+	return table(ctx, o, worker.Jobs, workerJobColumns)
 }
 
+// direct gives one worker or all workers a directive, and prints how many were told.
 func direct(ctx context.Context, o *operator) error {
 	id, told := o.String("worker"), int32(1)
 	var err error
@@ -521,6 +582,8 @@ func direct(ctx context.Context, o *operator) error {
 	}{o.argument(), told})
 }
 
+// filter returns the dead letters that the options select. Its upper bound in time is fixed at
+// once, so that jobs that fail during the command belong to neither number that it prints.
 func (o *operator) filter(ctx context.Context) (f admin.Filter, err error) {
 	f = admin.Filter{
 		Queue: given(o.String("queue")), Type: given(o.String("type")), ErrorType: given(o.String("error-type")),
@@ -533,6 +596,7 @@ func (o *operator) filter(ctx context.Context) (f admin.Filter, err error) {
 	return f, err
 }
 
+// countDeadLetters prints how many dead letters match.
 func countDeadLetters(ctx context.Context, o *operator) error {
 	filter, err := o.filter(ctx)
 	if err != nil {
@@ -547,7 +611,9 @@ func countDeadLetters(ctx context.Context, o *operator) error {
 	}{jobs})
 }
 
-// bulkDeadLetters changes what the filter lets pass, once that is confirmed.
+// bulkDeadLetters returns an action that retries or deletes the dead letters that match. Without
+// --yes it changes nothing, and fails with the number of them. done names in the past tense what do
+// does.
 func bulkDeadLetters(
 	done string, do func(*admin.Filter, context.Context, *sqlcgen.Queries, int32, *string) (int32, error),
 ) func(context.Context, *operator) error {
@@ -580,8 +646,9 @@ func bulkDeadLetters(
 	}
 }
 
+// listScheduling prints what was handed out of each queue within the last minute.
 func listScheduling(ctx context.Context, o *operator) error {
-	if err := o.forAll("what is handed out of queues is counted"); err != nil {
+	if err := o.forAll(); err != nil {
 		return err
 	}
 	limit, skip := o.page()
@@ -593,10 +660,10 @@ func listScheduling(ctx context.Context, o *operator) error {
 	if err != nil {
 		return err
 	}
-	return table(o, rows, "name", "waiting_jobs", "active_jobs", "oldest_wait_ms", "dispatch_count_1m", "dispatch_ratio_1m", "avg_wait_ms",
-		"dispatch_count_1h", "dispatch_ratio_1h", "avg_wait_1h_ms")
+	return table(ctx, o, rows, schedulingColumns)
 }
 
+// listShares prints what each tenant got within the last minute, and what it was due.
 func listShares(ctx context.Context, o *operator) error {
 	limit, skip := o.page()
 	page, err := o.sql.TenantNames(ctx, sqlcgen.TenantNamesParams{Tenant: o.tenant, MaxRows: limit, Skip: skip})
@@ -607,13 +674,13 @@ func listShares(ctx context.Context, o *operator) error {
 	if err != nil {
 		return err
 	}
-	return table(o, rows, "id", "weight", "waiting_jobs", "active_jobs", "ideal_share", "dispatch_count_1m", "dispatch_share_1m",
-		"avg_wait_ms", "dispatch_count_1h", "dispatch_share_1h", "avg_wait_1h_ms")
+	return table(ctx, o, rows, shareColumns)
 }
 
+// showDispatch returns an action that changes or reads the hold of dispatch, and prints it.
 func showDispatch(call func(*sqlcgen.Queries, context.Context) (sqlcgen.OjsDispatch, error)) func(context.Context, *operator) error {
 	return func(ctx context.Context, o *operator) error {
-		if err := o.forAll("dispatch is held"); err != nil {
+		if err := o.forAll(); err != nil {
 			return err
 		}
 		d, err := call(o.sql, ctx)

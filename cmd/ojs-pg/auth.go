@@ -15,19 +15,19 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/jwt"
 )
 
-// auth is how a server knows its callers.
+// auth says how a server verifies its callers. Without keys and tokens it accepts every caller.
 type auth struct {
-	keys   bool
-	tokens *jwt.Verifier // nil: no tokens are taken
+	keys   bool          // API keys are accepted
+	tokens *jwt.Verifier // nil: tokens are not accepted
 }
 
+// authFlags are the options that newAuth reads.
 func authFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{
 			Name: "auth", Sources: cli.EnvVars("OJS_AUTH"),
-			Usage: "`WAYS` to know callers, separated by commas: api-key (see ojs-pg key), jwt, or none: " +
-				"every client that reaches the port may do " +
-				"anything; none is the default on loopback addresses only",
+			Usage: "`METHODS` to verify callers, separated by commas: api-key (see ojs-pg key), jwt, or none, with which " +
+				"every client that reaches the port may do anything; none is the default on loopback addresses only",
 			Validator: func(ways string) error {
 				list := strings.Split(ways, ",")
 				for _, way := range list {
@@ -36,19 +36,19 @@ func authFlags() []cli.Flag {
 					}
 				}
 				if len(list) > 1 && slices.Contains(list, httpapi.AuthNone) {
-					return errors.New("none stands alone: with another way beside it callers would be asked after all")
+					return errors.New("none excludes the other methods: with one of them callers would be verified")
 				}
 				return nil
 			},
 		},
 		&cli.StringFlag{
 			Name: "jwt-keys", Sources: cli.EnvVars("OJS_JWT_KEYS"),
-			Usage: "`FILE` of what tokens are verified with: public keys in PEM (RS256, ES256, EdDSA), " +
-				"or 32 bytes or more that the issuer shares (HS256)",
+			Usage: "`FILE` with the keys that verify tokens: public keys in PEM (RS256, ES256, EdDSA), " +
+				"or 32 bytes or more that only the issuer has, too (HS256)",
 		},
 		&cli.StringFlag{
 			Name: "jwt-keys-url", Sources: cli.EnvVars("OJS_JWT_KEYS_URL"),
-			Usage: "`URL` of a JSON Web Key Set with these public keys, instead",
+			Usage: "`URL` of a JSON Web Key Set with the public keys, instead of a file",
 		},
 		&cli.StringFlag{
 			Name: "jwt-issuer", Sources: cli.EnvVars("OJS_JWT_ISSUER"), Usage: "`NAME` that iss of a token must have",
@@ -67,12 +67,14 @@ func authFlags() []cli.Flag {
 	}
 }
 
+// newAuth reads authFlags and the keys of tokens. It fails if the options contradict each other, or
+// if a key file cannot be used. A key set behind a URL is read later (prime).
 func newAuth(c *cli.Command) (a auth, err error) {
 	ways := strings.Split(c.String("auth"), ",")
 	a.keys = slices.Contains(ways, httpapi.AuthAPIKey)
 	if !slices.Contains(ways, httpapi.AuthJWT) {
 		if c.String("jwt-keys") != "" || c.String("jwt-keys-url") != "" {
-			return a, cmdline.Misuse(fmt.Errorf("there are keys for tokens, and no jwt in --auth %q: add it", c.String("auth")))
+			return a, cmdline.Misuse(fmt.Errorf("keys for tokens are given, but --auth %q does not have jwt: add it", c.String("auth")))
 		}
 		return a, nil
 	}
@@ -87,7 +89,9 @@ func newAuth(c *cli.Command) (a auth, err error) {
 	return a, nil
 }
 
-// prime tells of a key set that cannot be read. The server starts all the same: the issuer may come later, and until then tokens are 503.
+// prime reads the key set of the issuer once, so that a wrong address is in the log at the start.
+// The server starts although the set cannot be read, because the issuer may start later. Until then
+// requests with tokens get 503.
 func (a auth) prime(ctx context.Context, log *slog.Logger) {
 	if a.tokens == nil {
 		return

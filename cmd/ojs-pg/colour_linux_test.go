@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
 // onTerminal runs the program with a terminal as its output, and returns what it wrote there.
@@ -66,5 +68,21 @@ func TestColours(t *testing.T) {
 		if _, shown := finish(t, []string{away}, args); strings.Contains(shown, escape) {
 			t.Errorf("%s is coloured where there is no terminal: %q", args, shown)
 		}
+	}
+}
+
+// A terminal would break a long finding within words.
+func TestDoctorBreaksLinesBetweenWords(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	url := d.LoginURL("application", "in role ojs_producer, ojs_worker")
+	shown := onTerminal(t, []string{"DATABASE_URL=" + url, "NO_COLOR=1"}, "doctor")
+	for line := range strings.Lines(shown) {
+		if columns := len(strings.TrimRight(line, "\r\n")); columns > 80 {
+			t.Errorf("a line has %d columns: %s", columns, line)
+		}
+	}
+	if words := strings.Join(strings.Fields(shown), " "); !strings.Contains(words, "member of ojs_operator or ojs_service.") {
+		t.Errorf("words are broken:\n%s", shown)
 	}
 }

@@ -19,29 +19,32 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
+// configFlag is the option that names a configuration of tiers and tenants.
 func configFlag() cli.Flag {
 	return &cli.StringFlag{
 		Name: "config", Sources: cli.EnvVars("OJS_CONFIG"),
-		Usage: "`FILE` with tiers, tenants and their limits, in JSON, or the JSON itself; what it says is applied once " +
-			"(docs/operate/tiers.md)",
+		Usage: "`FILE` with tiers, tenants and their limits in JSON, or the JSON itself; each entry is applied once (docs/operate/tiers.md)",
 	}
 }
 
-// staticConfig is what a file says of tiers and tenants. What the entries mean, and whether they are right, SQL decides.
+// staticConfig is the content of a configuration file. Its entries stay JSON, because SQL decides
+// what they mean and whether they are valid.
 type staticConfig struct {
-	Authoritative bool                      `json:"authoritative"`
+	Authoritative bool                      `json:"authoritative"` // the file wins over later changes
 	DefaultLimits jsontext.Value            `json:"default_limits"`
 	Tiers         map[string]jsontext.Value `json:"tiers"`
-	Tenants       jsontext.Value            `json:"tenants"`
+	Tenants       jsontext.Value            `json:"tenants"` // an object by id, or an array
 }
 
-// staticEntry is one of them: its path in the file, and what ojs.configure_static takes.
+// staticEntry is an entry of a configuration file: its path in the file, for errors, and the
+// arguments of ojs.configure_static.
 type staticEntry struct {
 	path, kind, name string
 	config           jsontext.Value
 }
 
-// readDocument is the text itself, if that is an object, or what a file has.
+// readDocument returns the option itself if it is a JSON object, or the content of the file that it
+// names.
 func readDocument(option string) ([]byte, error) {
 	if strings.HasPrefix(strings.TrimSpace(option), "{") {
 		return []byte(option), nil
@@ -49,13 +52,14 @@ func readDocument(option string) ([]byte, error) {
 	return os.ReadFile(option)
 }
 
-// readConfig reads a document of tiers and tenants.
+// readConfig reads a document of tiers and tenants, or the document of one tenant. It fails if the
+// document is not JSON or has members that nobody reads: a misspelt name would change nothing.
 func readConfig(option string) (config staticConfig, entries []staticEntry, err error) {
 	text, err := readDocument(option)
 	if err != nil {
 		return config, nil, err
 	}
-	// The document of one tenant alone is a configuration, too.
+	// A document with a tenant_id describes one tenant, without the list around it.
 	var one map[string]jsontext.Value
 	if err := json.Unmarshal(text, &one); err != nil {
 		return config, nil, err
@@ -69,12 +73,13 @@ func readConfig(option string) (config staticConfig, entries []staticEntry, err 
 	return config, entries, err
 }
 
-// entries are tiers first, because tenants name them.
+// entries returns the entries in the order in which they are applied: tiers first, because tenants
+// name them. It fails if a tenant has no tenant_id, or if the default tier is described twice.
 func (s *staticConfig) entries() (all []staticEntry, err error) {
 	const byDefault = "default"
 	if s.DefaultLimits != nil {
 		if _, twice := s.Tiers[byDefault]; twice {
-			return nil, errors.New("default_limits: the tier default says it, too")
+			return nil, errors.New("default_limits: the tier default has limits, too; leave out one of them")
 		}
 		config := slices.Concat([]byte(`{"limits":`), s.DefaultLimits, []byte("}"))
 		all = append(all, staticEntry{"default_limits", "tier", byDefault, config})
@@ -113,8 +118,9 @@ func (s *staticConfig) entries() (all []staticEntry, err error) {
 	return all, nil
 }
 
-// applyConfig applies a configuration, all of which is looked at before anything is changed. Each entry is a transaction of its own,
-// because decisions wait for one.
+// applyConfig applies the configuration of an option, if there is one. It has SQL check all entries
+// before it changes anything. Each entry is a transaction of its own, because FETCHes wait for the
+// locks of such a transaction. It fails with the path of the entry that SQL refuses.
 func applyConfig(ctx context.Context, db *pg.DB, log *slog.Logger, option string) error {
 	if option == "" {
 		return nil

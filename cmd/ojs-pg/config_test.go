@@ -84,7 +84,7 @@ func TestMistakesInAConfigurationFile(t *testing.T) {
 		`{"tenants": {"a": {"max_memory": 1}}}`:                   "tenants.a: max_memory is not supported",
 		`{"tiers": {"free": {"limits": {"max_concurrency": 0}}}}`: "tiers.free: max_concurrency must be",
 		`{"default_limits": {"max_queue_depth": "9"}}`:            "default_limits: max_queue_depth must be",
-		`{"default_limits": {}, "tiers": {"default": {}}}`:        "default_limits: the tier default says it, too",
+		`{"default_limits": {}, "tiers": {"default": {}}}`:        "default_limits: the tier default has limits, too",
 		`{"tenant": []}`:                        "tenant",
 		`{"tenants": [], "tenants": []}`:        "duplicate",
 		`{"tenants": 3}`:                        "tenants:",

@@ -22,6 +22,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/setup"
 )
 
+// Names that `ojs-pg dev` uses in its PostgreSQL and in the data directory.
 const (
 	devDatabase   = "ojs"
 	devServerRole = "ojs_server"
@@ -30,38 +31,40 @@ const (
 	devAdminFile  = "admin-url"
 )
 
+// devCommand returns `ojs-pg dev`, the whole system on one machine.
 func devCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "dev",
-		Usage: "run everything on this machine, its own PostgreSQL included",
-		Description: `One command to a running system. PostgreSQL is found on the machine (PATH, the usual places of Debian,
-Homebrew, Postgres.app) or downloaded once; its data stays in the data directory until the next start.
-Works as root as well: PostgreSQL, which refuses root, then runs as an unprivileged user. Ctrl-C stops both.
+		Usage: "run a server with a PostgreSQL of its own on this machine",
+		Description: `PostgreSQL is found on the machine (PATH, the usual places of Debian, Homebrew, Postgres.app) or downloaded
+once. Its data stays in the data directory for the next start. It works as root, too: PostgreSQL, which refuses
+root, then runs as an unprivileged user. Ctrl-C stops both.
 
     ojs-pg dev                                       data in the user's data directory
     ojs-pg dev --data-dir ./data --listen :9090 --auth api-key      data here, HTTP for the whole network
     DATABASE_URL=postgres://... ojs-pg dev           on a database that you have; the schema is migrated
 
-Its addresses lie in the data directory: url, of a login that enqueues for any tenant, works and reads, and admin-url.
+Two files in the data directory have the URLs of the database: url is for applications, whose login may enqueue
+for any tenant, work and read; admin-url is for an administrator, and for ojs-pg top, doctor and admin.
 
-For production: ojs-pg migrate, ojs-pg serve.`,
+For production use ojs-pg migrate and ojs-pg serve.`,
 		Flags: append([]cli.Flag{
 			databaseFlag(false),
 			&cli.StringFlag{
 				Name: "data-dir", Sources: cli.EnvVars("OJS_DATA_DIR"), DefaultText: "ojs-pg in $XDG_DATA_HOME or ~/.local/share",
-				Usage: "`DIRECTORY` of the own PostgreSQL; made if absent",
+				Usage: "`DIRECTORY` for the data of PostgreSQL; it is made if it is absent",
 			},
 			&cli.IntFlag{
 				Name: "postgres-port", Sources: cli.EnvVars("OJS_POSTGRES_PORT"), DefaultText: "the last one, else a free one",
-				Usage: "`PORT` of the own PostgreSQL on 127.0.0.1",
+				Usage: "`PORT` of PostgreSQL on 127.0.0.1",
 			},
 			&cli.StringFlag{
 				Name: "postgres-bin", Sources: cli.EnvVars(embedpg.BinEnv),
-				Usage: "`DIRECTORY` of PostgreSQL's programs (15 or later), instead of searching",
+				Usage: "`DIRECTORY` of PostgreSQL's programs (15 or later); without it they are searched for",
 			},
 			&cli.StringFlag{
 				Name: "postgres-repository", Value: embedpg.DefaultRepository, Sources: cli.EnvVars("OJS_POSTGRES_REPOSITORY"),
-				Usage: "`URL` of the Maven repository to download PostgreSQL from",
+				Usage: "`URL` of the Maven repository from which PostgreSQL is downloaded",
 			},
 			&cli.StringFlag{
 				Name: "cache-dir", Sources: cli.EnvVars("OJS_CACHE_DIR"),
@@ -82,12 +85,14 @@ For production: ojs-pg migrate, ojs-pg serve.`,
 	}
 }
 
+// dev runs PostgreSQL, unless DATABASE_URL names one, and a server, until ctx ends or one of both
+// fails. The server stops first, because it gives jobs back while it stops.
 func dev(ctx context.Context, c *cli.Command) (err error) {
 	log := cmdline.Logger(c)
 	bar := cmdline.NewProgress(c.Root().ErrWriter, log)
 	defer bar.Finish()
 
-	// An address that is taken fails at once, and so before PostgreSQL starts.
+	// If the address is taken, the command fails before it starts PostgreSQL.
 	socket, err := listen(ctx, c)
 	if err != nil {
 		return err
@@ -108,6 +113,7 @@ func dev(ctx context.Context, c *cli.Command) (err error) {
 		err = errors.Join(err, own.Stop())
 		log.Info("stopped PostgreSQL")
 	}()
+	// Without PostgreSQL the server would answer 503 for ever, so that its end is the end of both.
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	go func() {
@@ -124,7 +130,8 @@ func dev(ctx context.Context, c *cli.Command) (err error) {
 	return err
 }
 
-// serveDev migrates the database and serves until ctx ends. own is nil if the database is the one of DATABASE_URL.
+// serveDev migrates the database and serves until ctx ends. own is nil if the database is the one
+// of DATABASE_URL.
 func serveDev(ctx context.Context, c *cli.Command, own *embedpg.Server, socket net.Listener, bar *cmdline.Progress) error {
 	adminURL, config, err := prepareDev(ctx, c, own, bar)
 	if err != nil {
@@ -156,7 +163,8 @@ func serveDev(ctx context.Context, c *cli.Command, own *embedpg.Server, socket n
 	return s.run(ctx)
 }
 
-// prepareDev migrates the database. It returns its address for the role that owns it, and how the server connects to it.
+// prepareDev migrates the database. It returns its address for the role that owns it, and how the
+// server connects to it.
 func prepareDev(
 	ctx context.Context, c *cli.Command, own *embedpg.Server, bar *cmdline.Progress,
 ) (adminURL string, config pg.Config, err error) {
@@ -176,16 +184,18 @@ func prepareDev(
 		return "", config, err
 	}
 	if own == nil {
-		// Row security does not hold for a role that may migrate, so the server takes the group role's rights.
+		// Row security does not apply to a role that may migrate, so the server takes the rights of
+		// the group role.
 		config.URL, config.Role = adminURL, "ojs_service"
 		return adminURL, config, nil
 	}
-	// With a login role of its own the server is held by row security, as in production.
+	// The server gets a login role of its own, to which row security applies, as in production.
 	password := rand.Text()
 	config.URL = own.URLFor(devServerRole, password, devDatabase)
 	return adminURL, config, setup.CreateServerRole(ctx, adminURL, devServerRole, password)
 }
 
+// startOwn starts a PostgreSQL in the data directory. The caller stops it.
 func startOwn(ctx context.Context, c *cli.Command, log *slog.Logger, bar *cmdline.Progress) (*embedpg.Server, error) {
 	dir, err := dataDir(c)
 	if err != nil {
@@ -207,8 +217,10 @@ func startOwn(ctx context.Context, c *cli.Command, log *slog.Logger, bar *cmdlin
 	return own, nil
 }
 
-// noteURLs writes the addresses of the database to files, an application's and the administrator's: scripts read them there, and people who
-// have closed the window that showed them. The application's login keeps its password from one start to the next.
+// noteURLs writes the URLs of the database to files in the data directory, an application's and the
+// administrator's, for scripts and for people who have closed the window that showed them. It
+// returns the application's URL. The application's login keeps its password from one start to the
+// next, so that its URL stays valid.
 func noteURLs(ctx context.Context, own *embedpg.Server, adminURL string) (appURL string, err error) {
 	password := rand.Text()
 	if noted, err := os.ReadFile(filepath.Join(own.DataDir, devURLFile)); err == nil {
@@ -228,6 +240,8 @@ func noteURLs(ctx context.Context, own *embedpg.Server, adminURL string) (appURL
 	return appURL, nil
 }
 
+// dataDir returns the data directory: the option, or the user's place for data. It fails if the
+// user has no home directory.
 func dataDir(c *cli.Command) (string, error) {
 	if dir := c.String("data-dir"); dir != "" {
 		return dir, nil
@@ -237,11 +251,13 @@ func dataDir(c *cli.Command) (string, error) {
 	}
 	home, err := os.UserHomeDir()
 	if err != nil {
-		return "", cmdline.Misuse(fmt.Errorf("there is no place for the data: %w; name one with --data-dir", err))
+		return "", cmdline.Misuse(fmt.Errorf("find a directory for the data: %w; name one with --data-dir", err))
 	}
 	return filepath.Join(home, ".local", "share", "ojs-pg"), nil
 }
 
+// printWelcome prints the addresses, and three commands to try. appURL and adminURL are the same if
+// the database is not dev's own.
 func printWelcome(out io.Writer, http, appURL, adminURL string) error {
 	admin := ""
 	if adminURL != appURL {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/urfave/cli/v3"
 
@@ -15,22 +16,24 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
-// What doctor ends with; 1 and 2 are errors of other kinds, as of every command.
+// Exit statuses of doctor, by the worst finding. 1 and 2 mean what they mean for every command: a
+// failure, and a mistake on the command line.
 const (
 	foundWarnings = 3
 	foundErrors   = 4
 )
 
+// doctorCommand returns `ojs-pg doctor`.
 func doctorCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "doctor",
-		Usage: "say what is wrong: connection, schema, settings, clock, transactions, tables, queues, workers",
-		Description: `Needs the database alone, no server: a login that is a member of ojs_operator, or ojs_service. A member of
-pg_read_all_stats, too, sees the transactions of all roles. What is found is judged by ojs.doctor(), so that
-psql says the same.
+		Usage: "check connection, schema, settings, clock, transactions, tables, queues and workers, and say what is wrong",
+		Description: `Needs the database only, no server. The login must be a member of ojs_operator or ojs_service; as a member
+of pg_read_all_stats, too, it sees the transactions of all roles. The findings are those of ojs.doctor(),
+which psql can call.
 
-Ends with 0 if nothing is wrong, or there are notes only; 3 if there are warnings; 4 if there are errors, or
-the database cannot be asked; 2 for a mistake on the command line.
+Exit status: 0 if nothing is wrong or there are notes only; 3 if there are warnings; 4 if there are errors, or
+if the database cannot be read; 2 for a mistake on the command line.
 
     ojs-pg doctor --max-conns 16 --servers 3`,
 		Flags: []cli.Flag{
@@ -62,8 +65,10 @@ the database cannot be asked; 2 for a mistake on the command line.
 	}
 }
 
-// examine says what is wrong. What keeps it from asking is a finding, too.
+// examine returns the findings. If it cannot call ojs.doctor, it returns the reason as a finding,
+// so that --json and the exit status tell of it in the same way.
 func examine(ctx context.Context, url string, params sqlcgen.DoctorParams) []sqlcgen.DoctorRow {
+	// is returns the one finding that keeps the doctor from looking further.
 	is := func(topic string, err error, advice, runbook string) []sqlcgen.DoctorRow {
 		return []sqlcgen.DoctorRow{{Severity: "error", Topic: topic, Finding: err.Error(), Advice: advice, Runbook: runbook}}
 	}
@@ -72,22 +77,27 @@ func examine(ctx context.Context, url string, params sqlcgen.DoctorParams) []sql
 		return is("connection", err, "Look at DATABASE_URL, and whether PostgreSQL runs and lets this role in.", "postgres-away.md")
 	}
 	defer db.Close()
-	switch err := migrate.CheckSchema(ctx, db.Pool()); {
+	err = migrate.CheckSchema(ctx, db.Pool())
+	if role, isRole := errors.AsType[*migrate.RoleError](err); isRole {
+		// No runbook: the database may be in good order.
+		return is("roles", errors.New(role.Holds()+", and the doctor needs an administrator's."), administratorAdvice, "")
+	}
+	switch {
 	case errors.Is(err, migrate.ErrUnfit):
-		return is("roles", err, "Create the login roles again afterwards, if the cluster is another one.", "backup-and-restore.md")
+		return is("roles", err, "If a dump was restored into another cluster, create the login roles again.", "backup-and-restore.md")
 	case errors.Is(err, migrate.ErrSchema):
-		return is("schema", err, "Compare with ojs-pg migrate status.", "failed-migration.md")
+		return is("schema", err, "ojs-pg migrate status shows which migrations are missing.", "failed-migration.md")
 	case err != nil:
 		return is("connection", err, "Look at DATABASE_URL, and whether PostgreSQL runs and lets this role in.", "postgres-away.md")
 	}
 	rows, err := sqlcgen.New(db.Pool()).Doctor(ctx, params)
 	if err != nil {
-		return is("connection", err, "PostgreSQL broke off the question: look at its log.", "postgres-away.md")
+		return is("connection", err, "PostgreSQL has ended the statement: look at its log.", "postgres-away.md")
 	}
 	return rows
 }
 
-// tell prints what was found.
+// tell prints the findings, or that nothing is wrong.
 func tell(c *cli.Command, found []sqlcgen.DoctorRow) error {
 	out := c.Root().Writer
 	if c.Bool("json") {
@@ -108,13 +118,22 @@ func tell(c *cli.Command, found []sqlcgen.DoctorRow) error {
 	return nil
 }
 
+// tellOne prints a finding with its advice and the path of its runbook, if it has one. On a
+// terminal it breaks lines between words, where the terminal would break them within words.
 func tellOne(out io.Writer, f *sqlcgen.DoctorRow) error {
-	_, err := fmt.Fprintf(out, "%s: %s: %s\n    %s\n    docs/runbooks/%s\n",
-		severity(out, f.Severity), f.Topic, f.Finding, f.Advice, f.Runbook)
+	finding, advice := fmt.Sprintf("%s: %s: %s", f.Severity, f.Topic, f.Finding), "    "+f.Advice
+	if width := cmdline.Width(out); width > 0 {
+		finding, advice = cmdline.Wrap(finding, "  ", width), cmdline.Wrap(advice, "    ", width)
+	}
+	finding = severity(out, f.Severity) + strings.TrimPrefix(finding, f.Severity)
+	_, err := fmt.Fprintf(out, "%s\n%s\n", finding, advice)
+	if err == nil && f.Runbook != "" {
+		_, err = fmt.Fprintf(out, "    docs/runbooks/%s\n", f.Runbook)
+	}
 	return err
 }
 
-// severity is written in the colour that it has on a terminal.
+// severity returns a severity, in its colour if out is a terminal.
 func severity(out io.Writer, of string) string {
 	switch of {
 	case "error":
@@ -125,7 +144,8 @@ func severity(out io.Writer, of string) string {
 	return of
 }
 
-// verdict is the worst that was found.
+// verdict returns the exit status for the worst finding, or nil if there is neither an error nor a
+// warning.
 func verdict(found []sqlcgen.DoctorRow) error {
 	worst := cmdline.Status(0)
 	for i := range found {

@@ -13,17 +13,18 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/cmdline"
 )
 
-// healthCommand exists for images without a shell and curl.
+// healthCommand returns `ojs-pg health`, for health checks of containers, whose images have neither
+// a shell nor curl.
 func healthCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "health",
-		Usage: "ask a server on this machine how it is; fails unless it is healthy",
+		Usage: "ask the server on this machine for its health, and fail unless it is healthy",
 		Flags: []cli.Flag{
 			&cli.StringFlag{
 				Name: "listen", Value: "127.0.0.1:8080", Sources: cli.EnvVars("OJS_LISTEN"),
-				Usage: "`ADDRESS` that the server was given",
+				Usage: "`ADDRESS` that the server was started with",
 			},
-			certificateFlag("`FILE` that the server was given, if it speaks TLS"),
+			certificateFlag("`FILE` of the certificate that the server was started with, if it uses TLS"),
 		},
 		Action: func(ctx context.Context, c *cli.Command) error {
 			if err := cmdline.NoArguments(c); err != nil {
@@ -33,7 +34,7 @@ func healthCommand() *cli.Command {
 			if err != nil {
 				return cmdline.Misuse(err)
 			}
-			// A server that listens everywhere is asked here.
+			// A server that listens on all addresses is reached on the loopback address.
 			if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
 				host = "127.0.0.1"
 			}

@@ -13,63 +13,72 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
-// keyCommand makes and ends API keys.
+// keyCommand returns `ojs-pg key`, which makes and revokes API keys. It uses the options and the
+// database of `ojs-pg admin`.
 func keyCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "key",
 		Usage: "make, list, rotate and revoke API keys",
-		Description: `Needs the database alone, no server: a login that is a member of ojs_operator, or ojs_service.
-A secret is printed once, when it is made. Servers with --auth api-key ask for it.
+		Description: `Needs the database only, no server. The login must be a member of ojs_operator or ojs_service.
+The secret of a key is printed once, when the key is made: the database has only its hash. Servers with
+--auth api-key ask clients for a key.
 
     ojs-pg key create --scope admin                               for an operator
     ojs-pg key create --tenant acme --scope produce --scope read  for a tenant's producer`,
 		Flags: []cli.Flag{
 			databaseFlag(true),
 			&cli.BoolFlag{Name: "json", Sources: cli.EnvVars("OJS_KEY_JSON"), Usage: "print JSON instead of tables"},
+			wideFlag("OJS_KEY"),
 			&cli.StringFlag{
-				Name: "tenant", Sources: cli.EnvVars("OJS_KEY_TENANT"), Usage: "`ID` of the tenant; an operator if it is left out",
+				Name: "tenant", Sources: cli.EnvVars("OJS_KEY_TENANT"),
+				Usage: "`ID` of the tenant; if it is left out, the key is for an operator",
 			},
-			&cli.StringFlag{Name: "reason", Sources: cli.EnvVars("OJS_KEY_REASON"), Usage: "`WHY`, for the audit trail"},
+			&cli.StringFlag{Name: "reason", Sources: cli.EnvVars("OJS_KEY_REASON"), Usage: "`TEXT` that says why, for the audit trail"},
 		},
 		Commands: []*cli.Command{
 			{
 				Name: "create", Usage: "make a key, and print it with its secret", Action: withAdmin("", createKey),
 				Flags: []cli.Flag{
 					&cli.StringSliceFlag{
-						Name: "scope", Sources: cli.EnvVars("OJS_KEY_SCOPE"), Usage: "`WHAT` it may do: produce, work, read, admin",
+						Name: "scope", Sources: cli.EnvVars("OJS_KEY_SCOPE"),
+						Usage: "`SCOPE` of the key: produce, work, read or admin; may be given several times",
 					},
 					&cli.StringSliceFlag{
-						Name: "queue", Sources: cli.EnvVars("OJS_KEY_QUEUE"), Usage: "`NAME` of a queue that it is for; all if left out",
+						Name: "queue", Sources: cli.EnvVars("OJS_KEY_QUEUE"),
+						Usage: "`NAME` of a queue that the key is for; all queues if it is left out",
 					},
-					&cli.StringFlag{Name: "name", Sources: cli.EnvVars("OJS_KEY_NAME"), Usage: "`WORDS` for what it is for"},
+					&cli.StringFlag{Name: "name", Sources: cli.EnvVars("OJS_KEY_NAME"), Usage: "`TEXT` that says what the key is for"},
 					&cli.DurationFlag{
-						Name: "lasts", Sources: cli.EnvVars("OJS_KEY_LASTS"), Usage: "for how `LONG`, such as 720h; for ever if left out",
+						Name: "lasts", Sources: cli.EnvVars("OJS_KEY_LASTS"),
+						Usage: "`TIME` for which the key is valid, such as 720h; for ever if it is left out",
 					},
 				},
 			},
 			{Name: "list", Usage: "list keys", Flags: pageFlags(), Action: withAdmin("", listKeys)},
 			{
-				Name: "rotate", Usage: "make another key in the place of one, and print it", ArgsUsage: "ID",
+				Name: "rotate", Usage: "make a key that replaces another key, and print it with its secret", ArgsUsage: "ID",
 				Action: withAdmin("ID", rotateKey),
 				Flags: []cli.Flag{&cli.DurationFlag{
 					Name: "overlap", Value: 24 * time.Hour, Sources: cli.EnvVars("OJS_KEY_OVERLAP"),
-					Usage: "for how `LONG` the old one is good",
+					Usage: "`TIME` for which the old key stays valid",
 				}},
 			},
-			{Name: "revoke", Usage: "end a key", ArgsUsage: "ID", Action: withAdmin("ID", revokeKey)},
+			{Name: "revoke", Usage: "make a key invalid", ArgsUsage: "ID", Action: withAdmin("ID", revokeKey)},
 		},
 	}
 }
 
+// createKey makes a key, and prints it with its secret. It fails without a scope: a key that may do
+// nothing is a mistake.
 func createKey(ctx context.Context, o *operator) error {
 	params := sqlcgen.CreateAPIKeyParams{
 		Tenant: o.tenant, Scopes: o.StringSlice("scope"), Queues: o.StringSlice("queue"), Name: o.String("name"),
 	}
 	if len(params.Scopes) == 0 {
-		return cmdline.Misuse(errors.New("say what it may do: --scope produce, work, read or admin"))
+		return cmdline.Misuse(errors.New("name what the key may do: --scope produce, work, read or admin"))
 	}
 	if len(params.Queues) == 0 {
-		params.Queues = nil
+		params.Queues = nil // all queues; SQL refuses an empty list
 	}
 	if lasts := o.Duration("lasts"); lasts != 0 {
 		at := time.Now().Add(lasts)
@@ -82,24 +91,28 @@ func createKey(ctx context.Context, o *operator) error {
 	return record(o, key)
 }
 
+// listKeys prints keys without their secrets, which are not stored.
 func listKeys(ctx context.Context, o *operator) error {
 	limit, skip := o.page()
 	rows, err := o.sql.APIKeys(ctx, sqlcgen.APIKeysParams{Tenant: o.tenant, MaxRows: limit, Skip: skip})
 	if err != nil {
 		return err
 	}
-	return table(o, rows, "id", "prefix", "tenant_id", "scopes", "name", "state", "expires_at", "last_used_at")
+	return table(ctx, o, rows, keyColumns)
 }
 
-// keyID is the argument, which PostgreSQL would refuse in words of its own if it were no UUID.
+// keyID returns the argument. It fails if that is not a UUID, with a better message than
+// PostgreSQL's.
 func (o *operator) keyID() (string, error) {
 	id := o.argument()
 	if !jsonbody.IsUUID(id) {
-		return "", cmdline.Misuse(fmt.Errorf("ID %q is not that of a key: it must be a UUID, as ojs-pg key list shows it", id))
+		return "", cmdline.Misuse(fmt.Errorf("%q is not the ID of a key, which is a UUID: ojs-pg key list shows it", id))
 	}
 	return id, nil
 }
 
+// rotateKey makes a key like an old one, which stays valid for --overlap, so that clients can
+// change over without an interruption.
 func rotateKey(ctx context.Context, o *operator) error {
 	id, err := o.keyID()
 	if err != nil {
@@ -114,6 +127,7 @@ func rotateKey(ctx context.Context, o *operator) error {
 	return record(o, key)
 }
 
+// revokeKey makes a key invalid. Servers refuse it within a second.
 func revokeKey(ctx context.Context, o *operator) error {
 	id, err := o.keyID()
 	if err != nil {

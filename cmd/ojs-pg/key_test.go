@@ -104,10 +104,10 @@ func TestKeyCommand(t *testing.T) {
 		args   []string
 		want   string
 	}{
-		{2, []string{"revoke", "nobody"}, `ID "nobody" is not that of a key: it must be a UUID`},
-		{2, []string{"rotate", made.Prefix}, `is not that of a key`},
+		{2, []string{"revoke", "nobody"}, `"nobody" is not the ID of a key, which is a UUID`},
+		{2, []string{"rotate", made.Prefix}, `is not the ID of a key`},
 		{2, []string{"revoke"}, "needs ID"},
-		{2, []string{"create"}, "say what it may do"},
+		{2, []string{"create"}, "name what the key may do"},
 		{1, []string{"revoke", "019539a4-b68c-7def-8000-1a2b3c4d5e6f"}, "no API key"},
 		{1, []string{"rotate", made.ID}, "rotated already"},
 		{1, []string{"rotate", last.ID}, "no valid API key"},

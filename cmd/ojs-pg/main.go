@@ -1,5 +1,8 @@
-// Command ojs-pg is the program: it reads flags and environment, and wires the rooms together.
-// What a job is and who is next is decided in PostgreSQL; see CONTRIBUTING.md for the packages.
+// Command ojs-pg is the program. It reads options from the command line and the environment, opens
+// the database, and connects the packages below internal with each other. PostgreSQL decides what a
+// job is and which job is next, so that no rule of the job system stands here. CONTRIBUTING.md lists the
+// packages. Commands are in files by subject, such as migrate.go; what several programs need on the
+// command line is in internal/cmdline.
 package main
 
 import (
@@ -12,7 +15,8 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/cmdline"
 )
 
-// version is set by the linker; a build without it tells its commit.
+// version is set by the linker (make build). If it is empty, versionText returns the commit
+// instead.
 var version string
 
 func main() {
@@ -20,27 +24,29 @@ func main() {
 	os.Exit(run(os.Args, os.Stdout, os.Stderr))
 }
 
+// run runs the program and returns its exit status. Tests call it in place of main.
 func run(args []string, stdout, stderr io.Writer) int {
 	return cmdline.Run(command(), args, stdout, stderr)
 }
 
+// command returns the program with all its commands.
 func command() *cli.Command {
 	return &cli.Command{
 		Name:    "ojs-pg",
 		Usage:   "a job system in PostgreSQL, fair between tenants",
 		Version: versionText(),
-		// The library hides the command that prints the scripts.
+		// The library hides the command that prints the scripts, and --help would not list it.
 		EnableShellCompletion:           true,
 		ConfigureShellCompletionCommand: func(c *cli.Command) { c.Hidden = false },
-		Description: `Jobs are enqueued from SQL, in your own transaction, or over HTTP (Open Job Spec); workers of any
+		Description: `Applications enqueue jobs from SQL, in their own transactions, or over HTTP (Open Job Spec). Workers in any
 language fetch them over HTTP or SQL. Everything is in one schema of one database.
 
 To try it, with nothing installed:        ojs-pg dev
-To run it on a database that you have:    export DATABASE_URL=postgres://user:password@host/database
+To run it on your own database:           export DATABASE_URL=postgres://user:password@host/database
                                           ojs-pg migrate up
                                           ojs-pg serve
 
-Every option can be given in the environment instead, under the name in brackets; the command line wins.`,
+Every option has a name in the environment, which --help shows in brackets; the command line wins.`,
 		Flags: cmdline.LogFlags(),
 		Commands: []*cli.Command{
 			devCommand(),
@@ -69,4 +75,5 @@ Every option can be given in the environment instead, under the name in brackets
 	}
 }
 
+// versionText returns the version, with that of Go and the platform.
 func versionText() string { return cmdline.Version(version) }

@@ -16,18 +16,20 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/migrate"
 )
 
+// migrateCommand returns `ojs-pg migrate`, the only command that changes the schema.
 func migrateCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "migrate",
 		Usage: "create, upgrade, remove or show the schema",
-		Description: `Needs a superuser, or a role with CREATEROLE that owns the database. Several may run at once: they take
-turns. Besides the schema ojs there are six group roles, which 'down' leaves: they belong to the whole cluster.
+		Description: `Needs a superuser, or a role with CREATEROLE that owns the database. If several run at once, each waits for
+the one before. Six group roles are made besides the schema ojs; 'down' leaves them, because they belong to the
+whole cluster.
 
     DATABASE_URL=postgres://postgres:secret@db.internal/app ojs-pg migrate up`,
 		Commands: []*cli.Command{
 			{
 				Name:  "up",
-				Usage: "bring the schema to this program's version",
+				Usage: "create the schema, or upgrade it to this program's version",
 				Flags: []cli.Flag{databaseFlag(true)},
 				Action: func(ctx context.Context, c *cli.Command) error {
 					return changeSchema(ctx, c, migrate.Up, "migrating")
@@ -38,13 +40,16 @@ turns. Besides the schema ojs there are six group roles, which 'down' leaves: th
 				Usage: "remove the schema, with ALL JOBS in it",
 				Flags: []cli.Flag{
 					databaseFlag(true),
-					&cli.BoolFlag{Name: "yes", Sources: cli.EnvVars("OJS_MIGRATE_YES"), Usage: "do it without asking"},
+					&cli.BoolFlag{
+						Name: "yes", Sources: cli.EnvVars("OJS_MIGRATE_YES"),
+						Usage: "remove it without asking for the name of the database",
+					},
 				},
 				Action: migrateDown,
 			},
 			{
 				Name:   "status",
-				Usage:  "list the migrations, and the code that up would apply; changes nothing",
+				Usage:  "list the migrations, and the code that up would apply",
 				Flags:  []cli.Flag{databaseFlag(true)},
 				Action: migrateStatus,
 			},
@@ -58,7 +63,7 @@ turns. Besides the schema ojs there are six group roles, which 'down' leaves: th
 	}
 }
 
-// migrateDown asks first, if there is something to lose.
+// migrateDown removes the schema. It asks first, unless --yes is given or there is no schema.
 func migrateDown(ctx context.Context, c *cli.Command) error {
 	if err := cmdline.NoArguments(c); err != nil {
 		return err
@@ -81,7 +86,9 @@ func migrateDown(ctx context.Context, c *cli.Command) error {
 	return changeSchema(ctx, c, migrate.Down, "migrating down")
 }
 
-// consent is given by typing the name of the database: a habit types y.
+// consent asks for the name of the database, and fails if something else is typed. It does not ask
+// for y, which is typed by habit. It fails at once if stdin is not a terminal, because nobody can
+// answer.
 func consent(c *cli.Command, losses *migrate.Losses) error {
 	what := fmt.Sprintf("database %s has %d jobs that have not ended, %d that have, and %d dead letters, which would be lost",
 		losses.Database, losses.Waiting, losses.Ended, losses.DeadLetters)
@@ -91,11 +98,13 @@ func consent(c *cli.Command, losses *migrate.Losses) error {
 	fmt.Fprintf(c.Root().ErrWriter, "%s.\nType the name of the database to go on: ", what)
 	typed, err := bufio.NewReader(os.Stdin).ReadString('\n')
 	if err != nil || strings.TrimSpace(typed) != losses.Database {
-		return errors.New("nothing is changed: that is not the name of the database")
+		return errors.New("nothing is changed, because that is not the name of the database")
 	}
 	return nil
 }
 
+// changeSchema migrates in a direction, and prints what it has done. what names the direction for
+// people.
 func changeSchema(ctx context.Context, c *cli.Command, direction migrate.Direction, what string) error {
 	if err := cmdline.NoArguments(c); err != nil {
 		return err
@@ -104,10 +113,10 @@ func changeSchema(ctx context.Context, c *cli.Command, direction migrate.Directi
 	if err != nil {
 		return err
 	}
-	before, _ := migrate.Status(ctx, url) // what keeps it from being told keeps from migrating, too
+	before, _ := migrate.Status(ctx, url) // if this fails, migrate.Run fails, too
 	bar := cmdline.NewProgress(c.Root().ErrWriter, cmdline.Logger(c))
 	defer bar.Finish()
-	first, last := int64(-1), int64(0)
+	first, last := int64(-1), int64(0) // how many migrations were applied at the first and the last report
 	err = migrate.Run(ctx, url, direction, func(_ string, done, total int64) {
 		bar.Report(what, done, total)
 		if first < 0 {
@@ -141,6 +150,8 @@ func changeSchema(ctx context.Context, c *cli.Command, direction migrate.Directi
 	return err
 }
 
+// migrateStatus prints which migrations are applied, which code would be, and whether this program
+// may run with the schema. It changes nothing.
 func migrateStatus(ctx context.Context, c *cli.Command) error {
 	if err := cmdline.NoArguments(c); err != nil {
 		return err

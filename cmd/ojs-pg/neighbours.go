@@ -12,32 +12,48 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
-// neighbourCommands are about tenants that others feel.
+// neighbourCommands returns the commands for noisy neighbours, which are tenants that use so much
+// that other tenants wait longer, and for throttles, which lower what such a tenant gets for a
+// while.
 func neighbourCommands() []*cli.Command {
 	return []*cli.Command{
 		{
-			Name: "neighbours", Usage: "list noisy tenants, and those that are throttled", Flags: []cli.Flag{limitFlag()},
+			Name: "neighbours", Usage: "list noisy tenants, and throttled tenants", Flags: []cli.Flag{limitFlag()},
 			Action: withAdmin("", listNeighbours),
 			Commands: []*cli.Command{{
-				Name: "watch", Usage: "off; observe: tell of noisy tenants; on: throttle them, too", ArgsUsage: "MODE",
+				Name: "watch", ArgsUsage: "MODE",
+				Usage:  "set whether noisy tenants are ignored (off), reported (observe) or throttled, too (on)",
 				Action: withAdmin("MODE", watchNeighbours),
 			}},
 		},
 		{
-			Name: "throttle", Usage: "give the tenant of --tenant less for a while", Action: withAdmin("", throttle),
+			Name: "throttle", Usage: "lower what the tenant of --tenant gets, for a while", Action: withAdmin("", throttle),
 			Flags: []cli.Flag{
-				&cli.StringFlag{Name: "action", Sources: cli.EnvVars("OJS_ADMIN_ACTION"), Usage: "lower the `weight`, concurrency or rate"},
-				&cli.Float64Flag{Name: "factor", Sources: cli.EnvVars("OJS_ADMIN_FACTOR"), Usage: "to which `PART` of what it is"},
-				&cli.DurationFlag{Name: "lasts", Sources: cli.EnvVars("OJS_ADMIN_LASTS"), Usage: "for how `LONG`, such as 30m"},
-				&cli.StringFlag{Name: "reason", Sources: cli.EnvVars("OJS_ADMIN_REASON"), Usage: "`WHY`, for the audit trail"},
+				&cli.StringFlag{
+					Name: "action", Sources: cli.EnvVars("OJS_ADMIN_ACTION"),
+					Usage: "`WHAT` is lowered: weight, concurrency or rate",
+				},
+				&cli.Float64Flag{
+					Name: "factor", Sources: cli.EnvVars("OJS_ADMIN_FACTOR"),
+					Usage: "`PART` to which it is lowered, such as 0.2",
+				},
+				&cli.DurationFlag{
+					Name: "lasts", Sources: cli.EnvVars("OJS_ADMIN_LASTS"),
+					Usage: "`TIME` for which it is lowered, such as 30m",
+				},
+				&cli.StringFlag{
+					Name: "reason", Sources: cli.EnvVars("OJS_ADMIN_REASON"),
+					Usage: "`TEXT` that says why, for the audit trail",
+				},
 			},
 		},
 		{Name: "release", Usage: "end the throttle of the tenant of --tenant", Action: withAdmin("", releaseThrottle)},
 	}
 }
 
+// listNeighbours prints noisy tenants, and below them the throttles.
 func listNeighbours(ctx context.Context, o *operator) error {
-	if err := o.forAll("tenants are compared"); err != nil {
+	if err := o.forAll(); err != nil {
 		return err
 	}
 	found, err := admin.NoisyNeighbours(ctx, o.sql, o.Int32("limit"))
@@ -47,15 +63,16 @@ func listNeighbours(ctx context.Context, o *operator) error {
 	if o.Bool("json") {
 		return admin.JSON(o.out, found)
 	}
-	if err := admin.Table(o.out, found.Noisy); err != nil {
+	if err := table(ctx, o, found.Noisy, neighbourColumns); err != nil {
 		return err
 	}
 	fmt.Fprintf(o.out, "\nthrottled (mode %s):\n", found.Settings.Mode)
-	return admin.Table(o.out, found.Throttles)
+	return table(ctx, o, found.Throttles, throttleColumns)
 }
 
+// watchNeighbours sets the mode, and prints all settings.
 func watchNeighbours(ctx context.Context, o *operator) error {
-	if err := o.forAll("tenants are watched"); err != nil {
+	if err := o.forAll(); err != nil {
 		return err
 	}
 	mode := o.argument()
@@ -69,6 +86,7 @@ func watchNeighbours(ctx context.Context, o *operator) error {
 	return record(o, settings)
 }
 
+// throttle sets a throttle. What the options leave out is as ojs.watch_neighbours says.
 func throttle(ctx context.Context, o *operator) error {
 	if err := o.forOne(); err != nil {
 		return err
@@ -87,6 +105,7 @@ func throttle(ctx context.Context, o *operator) error {
 	return record(o, set)
 }
 
+// releaseThrottle ends the throttle of a tenant, and prints what it was.
 func releaseThrottle(ctx context.Context, o *operator) error {
 	if err := o.forOne(); err != nil {
 		return err
@@ -95,5 +114,5 @@ func releaseThrottle(ctx context.Context, o *operator) error {
 	if err != nil {
 		return err
 	}
-	return table(o, released)
+	return table(ctx, o, released, throttleColumns)
 }

@@ -14,18 +14,20 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
+// poolsCommand returns the command for pools, which are groups of workers with queues, a limit and
+// a strategy of their own.
 func poolsCommand() *cli.Command {
 	return &cli.Command{
 		Name: "pools", Usage: "list pools of workers", Flags: pageFlags(), Action: withAdmin("", listPools),
 		Commands: []*cli.Command{
 			{
 				Name: "set", ArgsUsage: "FILE", Action: withAdmin("FILE", setPools),
-				Usage: "configure the pools of a JSON file, {\"pool\": {...}} or {\"pools\": [...]}, each with its name; - is stdin",
+				Usage: "configure the pools of a JSON file or of stdin (-): {\"pool\": {...}} or {\"pools\": [...]}, each with its name",
 			},
 			{
 				Name: "delete", Usage: "remove the configuration of a pool", ArgsUsage: "NAME",
 				Flags: []cli.Flag{&cli.BoolFlag{
-					Name: "yes", Sources: cli.EnvVars("OJS_ADMIN_YES"), Usage: "although it has live workers, or isolates something",
+					Name: "yes", Sources: cli.EnvVars("OJS_ADMIN_YES"), Usage: "remove it although it has live workers, or isolates queues",
 				}},
 				Action: withAdmin("NAME", deletePool),
 			},
@@ -33,8 +35,9 @@ func poolsCommand() *cli.Command {
 	}
 }
 
+// listPools prints pools, with what their workers do.
 func listPools(ctx context.Context, o *operator) error {
-	if err := o.forAll("pools are"); err != nil {
+	if err := o.forAll(); err != nil {
 		return err
 	}
 	limit, skip := o.page()
@@ -42,12 +45,13 @@ func listPools(ctx context.Context, o *operator) error {
 	if err != nil {
 		return err
 	}
-	return table(o, rows, "name", "queues", "concurrency", "strategy", "weights", "isolated", "tenants", "active_workers", "active_jobs")
+	return table(ctx, o, rows, poolColumns)
 }
 
-// setPools configures what a document holds, all of it or nothing.
+// setPools configures the pools of a document, and prints their names. It changes no pool if one of
+// them is refused.
 func setPools(ctx context.Context, o *operator) error {
-	if err := o.forAll("pools are"); err != nil {
+	if err := o.forAll(); err != nil {
 		return err
 	}
 	read := func() ([]byte, error) { return os.ReadFile(o.argument()) }
@@ -59,7 +63,7 @@ func setPools(ctx context.Context, o *operator) error {
 		return err
 	}
 	if !json.Valid(document) {
-		return fmt.Errorf("%s holds no JSON", o.argument())
+		return fmt.Errorf("%s is not a JSON document", o.argument())
 	}
 	names, err := o.sql.ConfigurePools(ctx, document)
 	if err != nil {
@@ -71,12 +75,14 @@ func setPools(ctx context.Context, o *operator) error {
 	return nil
 }
 
+// deletePool removes the configuration of a pool. It fails if the pool is in use, unless --yes is
+// given.
 func deletePool(ctx context.Context, o *operator) error {
-	if err := o.forAll("pools are"); err != nil {
+	if err := o.forAll(); err != nil {
 		return err
 	}
 	if o.argument() == "" {
-		return cmdline.Misuse(errors.New("which pool?"))
+		return cmdline.Misuse(errors.New("name the pool"))
 	}
 	name, err := o.sql.DeletePool(ctx, sqlcgen.DeletePoolParams{Name: o.argument(), Confirm: o.Bool("yes")})
 	if err != nil {

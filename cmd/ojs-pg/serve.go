@@ -12,31 +12,31 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
+// serveCommand returns `ojs-pg serve`, the server of a production system.
 func serveCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "serve",
-		Usage: "answer HTTP for a database that has the schema",
-		Description: `Needs a database that 'ojs-pg migrate up' has prepared, and a login role that is a member of ojs_service
-and of nothing else (scripts/server-role.sql makes one). Any number of servers may run side by side.
-A schema of another version is refused, with what to do about it.
+		Usage: "run a server that answers HTTP requests for a database",
+		Description: `Needs a database that 'ojs-pg migrate up' has prepared, and a login that is a member of ojs_service and of
+nothing else (scripts/server-role.sql makes one). Any number of servers may run on one database. A server
+refuses a schema of another version, and says what to do.
 
     DATABASE_URL=postgres://ojs_server:secret@db.internal/app ojs-pg serve --listen 10.0.0.5:8080 --auth api-key
 
-SIGINT or SIGTERM: /ojs/v1/ready answers 503; --drain-delay later nobody is let in any more, requests under
-way are finished, and the server ends.
-A second signal ends it at once.`,
+After SIGINT or SIGTERM /ojs/v1/ready answers 503. --drain-delay later the server accepts no more connections,
+finishes the requests under way, and ends. A second signal ends it at once.`,
 		Flags: append([]cli.Flag{
 			databaseFlag(true),
 			&cli.StringFlag{
 				Name: "direct-url", Sources: cli.EnvVars("OJS_DIRECT_URL"), DefaultText: "that of the database",
-				Usage: "`URL` of PostgreSQL itself, for the one connection that takes notifications, " +
-					"when the database's leads to PgBouncer in transaction mode",
+				Usage: "`URL` of PostgreSQL itself, for the one connection that receives notifications; " +
+					"needed if the URL of the database leads to PgBouncer in transaction mode",
 			},
-			// The name before, which was easily taken for the address of HTTP.
+			// The former name of direct-url, which was easily mistaken for the address of HTTP.
 			&cli.StringFlag{Name: "listen-url", Sources: cli.EnvVars("OJS_LISTEN_URL"), Hidden: true},
 			&cli.BoolFlag{
 				Name: "after-restore", Sources: cli.EnvVars("OJS_AFTER_RESTORE"),
-				Usage: "hold dispatch at the start, of all servers: nothing that was restored runs before you have looked and resumed it " +
+				Usage: "hold the dispatch of all servers at the start, so that no restored job runs before you resume it " +
 					"(docs/runbooks/after-restore.md)",
 			},
 			configFlag(),
@@ -54,6 +54,9 @@ A second signal ends it at once.`,
 	}
 }
 
+// serve runs a server until ctx ends. It fails if the database, the configuration or the address
+// cannot be used. It opens the port after it has checked the database and applied the
+// configuration, so that no client connects before.
 func serve(ctx context.Context, c *cli.Command, url string) error {
 	log := cmdline.Logger(c)
 	db, err := openDatabase(ctx, pg.Config{
@@ -75,6 +78,7 @@ func serve(ctx context.Context, c *cli.Command, url string) error {
 		return fmt.Errorf("ask whether dispatch is held: %w", err)
 	}
 	if dispatch.HeldAt != nil {
+		// Without this line a server that hands out nothing would look healthy.
 		log.Warn("dispatch is held: nothing runs until POST /ojs/v1/admin/dispatch/resume, or ojs.resume_dispatch() in psql",
 			"since", dispatch.HeldAt, "available", dispatch.Available, "active", dispatch.Active)
 	}

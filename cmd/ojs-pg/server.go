@@ -22,47 +22,52 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sched"
 )
 
-// server is what `serve` and `dev` have in common: HTTP, the clock and the listener on one database.
+// server is what `serve` and `dev` share: HTTP, the clock and the listener on one database.
 type server struct {
 	db     *pg.DB
 	socket net.Listener
 	log    *slog.Logger
 	tick   time.Duration
-	drain  time.Duration
-	delay  time.Duration
-	held   bool                        // dispatch, and the log has it
-	reset  func(context.Context) error // nil: there is no such switch
+	drain  time.Duration               // for requests under way, when the server stops
+	delay  time.Duration               // before that, while it still accepts requests
+	held   bool                        // dispatch is held, and the log says so already
+	reset  func(context.Context) error // deletes all jobs; nil: HTTP has no such route
 
 	metricTenants int32
-	requests      int // of one tenant in flight
-	polls         int // of one tenant that wait
-	allPolls      int // of all callers that wait
+	requests      int // most requests of one tenant in flight
+	polls         int // most requests of one tenant that wait for jobs or results
+	allPolls      int // most requests of all callers that wait for jobs or results
 	auth          auth
 	tenantHeaders httpapi.TenantHeaders
 	scheme        string // of the address: http or https
 }
 
-// At the end of the drain, jobs whose answers clients have not read are given back. Statements may then run for cutGrace until they
-// are cut off, and their callers have answerGrace to be told so.
+// At the end of the drain the server gives back the jobs whose answers clients have not read.
 const (
-	cutGrace    = 500 * time.Millisecond
+	// cutGrace is how long statements may run after that, the ones that give jobs back among them.
+	// Then the server cuts its connections to PostgreSQL.
+	cutGrace = 500 * time.Millisecond
+	// answerGrace is how long the callers of statements that were cut have to read their 503.
 	answerGrace = 500 * time.Millisecond
 )
 
-// minConns are one connection for the upkeep, which may keep it for hours, and one for everything else.
+// minConns is the least number of connections: the upkeep may keep one for hours, and everything
+// else needs one, too.
 const minConns = 2
 
-// While the schema is of a release that this program may not run with, it is looked at again after so long.
+// releasePause is how long the server waits before it looks again at a schema of a release that it
+// may not run with.
 const releasePause = 2 * time.Second
 
-// openDatabase opens one on which a server can work. If the schema is of another release, as in the middle of an upgrade, it says so and
-// waits.
+// openDatabase opens a database on which a server can work. If the schema is of another release, as
+// in the middle of an upgrade, it logs that and waits until the schema fits or ctx ends. It fails
+// with advice if the settings, the schema or the rights of the login do not fit.
 func openDatabase(ctx context.Context, config pg.Config, log *slog.Logger) (*pg.DB, error) {
 	db, err := pg.Open(ctx, config)
 	if err != nil {
 		return nil, err
 	}
-	// pool_max_conns of the URL wins over max-conns.
+	// pool_max_conns in the URL wins over --max-conns, whose validator has not seen it.
 	if n := db.Pool().Config().MaxConns; n < minConns {
 		err = cmdline.Misuse(fmt.Errorf("pool_max_conns in the URL of the database: %d is less than %d", n, minConns))
 	} else if err = db.CheckSettings(ctx); err == nil {
@@ -83,7 +88,9 @@ func openDatabase(ctx context.Context, config pg.Config, log *slog.Logger) (*pg.
 	return db, nil
 }
 
-// newServer takes the options of serverFlags; max-conns and listen are in db and socket.
+// newServer returns a server with the options of serverFlags. --max-conns and --listen have been
+// used for db and socket already. It fails if the options for callers or tenant headers cannot be
+// used.
 func newServer(c *cli.Command, db *pg.DB, socket net.Listener) (server, error) {
 	auth, err := newAuth(c)
 	if err != nil {
@@ -101,9 +108,11 @@ func newServer(c *cli.Command, db *pg.DB, socket net.Listener) (server, error) {
 	}, err
 }
 
-// run serves until ctx ends, then stops in the order in which one part needs the other: no new
-// requests, the requests under way, the clock and the listener.
+// run serves until ctx ends. Then it stops each part before the parts that it needs: first it
+// accepts no new requests, then it finishes the requests under way, then it stops the clock, the
+// dispatcher and the listener.
 func (s server) run(ctx context.Context) error {
+	// behind ends after the last request, not with ctx, because requests need the dispatcher.
 	behind, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -128,8 +137,9 @@ func (s server) run(ctx context.Context) error {
 		},
 		AllowReset: s.reset != nil, Reset: s.reset,
 	})
-	// A statement that PostgreSQL has not answered by the end of the drain is cut off, so that its caller gets an answer. The timers
-	// outlive this function, because closing the database waits for such statements, too.
+	// If PostgreSQL has not answered a statement by the end of the drain, its connection is cut, so
+	// that its caller gets an answer. The timers outlive this function, because closing the
+	// database waits for such statements, too.
 	defer context.AfterFunc(ctx, func() {
 		time.AfterFunc(s.delay+s.drain, api.TakeBack)
 		time.AfterFunc(s.delay+s.drain+cutGrace, s.db.Cut)
@@ -141,44 +151,46 @@ func (s server) run(ctx context.Context) error {
 	return err
 }
 
+// serverFlags are the options that serve and dev share.
 func serverFlags() []cli.Flag {
 	return append([]cli.Flag{
 		&cli.StringFlag{
 			Name: "listen", Value: "127.0.0.1:8080", Sources: cli.EnvVars("OJS_LISTEN"),
-			Usage: "`ADDRESS` for HTTP",
+			Usage: "`ADDRESS` on which HTTP requests are accepted",
 		},
 		&cli.Int32Flag{
 			Name: "max-conns", Value: 16, Sources: cli.EnvVars("OJS_MAX_CONNS"),
-			Usage: fmt.Sprintf("`NUMBER` of database connections at most, and one to listen; not below %d, "+
+			Usage: fmt.Sprintf("most `CONNECTIONS` to the database, besides the one that listens; at least %d, "+
 				"because the upkeep may keep one for hours", minConns),
 			Validator: cmdline.AtLeast[int32](minConns),
 		},
 		&cli.DurationFlag{
 			Name: "tick", Value: sched.Every, Sources: cli.EnvVars("OJS_TICK"),
-			Usage:     "`TIME` between two looks for due jobs and expired leases while there are many",
+			Usage:     "`TIME` between two searches for due jobs and expired leases while there are many",
 			Validator: cmdline.AtLeast(time.Millisecond),
 		},
 		&cli.DurationFlag{
 			Name: "drain", Value: 20 * time.Second, Sources: cli.EnvVars("OJS_DRAIN"),
-			Usage: "`TIME` that requests under way get when the server is told to stop", Validator: cmdline.AtLeast(time.Millisecond),
+			Usage: "`TIME` for requests under way to finish when the server stops", Validator: cmdline.AtLeast(time.Millisecond),
 		},
 		&cli.DurationFlag{
 			Name: "drain-delay", Value: time.Second, Sources: cli.EnvVars("OJS_DRAIN_DELAY"),
-			Usage:     "`TIME` for which a server that is told to stop still answers, no longer ready, before it closes its door",
+			Usage:     "`TIME` for which a server that stops still accepts requests, while /ojs/v1/ready answers 503",
 			Validator: cmdline.AtLeast[time.Duration](0),
 		},
 		&cli.StringFlag{
 			Name: "tenant-header", Value: strings.Join(httpapi.KnownTenantHeaders, ","), Sources: cli.EnvVars("OJS_TENANT_HEADER"),
-			Usage: "`NAMES` of the header that names the tenant, the first one and its aliases, separated by commas; none: there is none",
+
+			Usage: "`NAMES` of the header with the tenant and of its aliases, separated by commas; none: there is no header",
 		},
 		&cli.IntFlag{
 			Name: "tenant-requests", Value: httpapi.TenantRequests, Sources: cli.EnvVars("OJS_TENANT_REQUESTS"),
-			Usage:     "`NUMBER` of requests of one tenant in flight; more wait a second for their turn, and are refused then",
+			Usage:     "most `REQUESTS` of one tenant in flight; further ones wait for a second and are refused then",
 			Validator: cmdline.AtLeast(1),
 		},
 		&cli.IntFlag{
 			Name: "tenant-polls", Value: httpapi.TenantPolls, Sources: cli.EnvVars("OJS_TENANT_POLLS"),
-			Usage:     "`NUMBER` of requests of one tenant that wait for jobs or results; more are refused",
+			Usage:     "most `REQUESTS` of one tenant that wait for jobs or results; further ones are refused",
 			Validator: cmdline.AtLeast(1),
 		},
 		&cli.IntFlag{
@@ -188,14 +200,15 @@ func serverFlags() []cli.Flag {
 		},
 		&cli.Int32Flag{
 			Name: "metric-tenants", Value: httpapi.MetricTenants, Sources: cli.EnvVars("OJS_METRIC_TENANTS"),
-			Usage:     "`NUMBER` of tenants that have metrics of their own; the others have them in sum, as _other",
+			Usage:     "`NUMBER` of tenants with metrics of their own; the metrics of all others are summed up as _other",
 			Validator: cmdline.AtLeast[int32](1),
 		},
 	}, append(authFlags(), tlsFlags()...)...)
 }
 
-// listen opens the port, for TLS if there is a certificate. Where others than this machine may reach it, somebody has to have said how
-// callers are known.
+// listen opens the port, with TLS if there is a certificate. It fails if other machines can reach
+// the address and --auth is left out: without it every caller may do anything, which nobody should
+// get by forgetting an option.
 func listen(ctx context.Context, c *cli.Command) (net.Listener, error) {
 	var config net.ListenConfig
 	socket, err := config.Listen(ctx, "tcp", c.String("listen"))
@@ -204,20 +217,23 @@ func listen(ctx context.Context, c *cli.Command) (net.Listener, error) {
 	}
 	if address, ok := socket.Addr().(*net.TCPAddr); c.String("auth") == "" && ok && !address.IP.IsLoopback() {
 		_ = socket.Close()
-		return nil, cmdline.Misuse(fmt.Errorf("others may reach %s: say how callers are known, with --auth api-key (keys are made by "+
-			"ojs-pg key create), --auth jwt, or --auth none where a proxy or the network keeps strangers out", address))
+		return nil, cmdline.Misuse(fmt.Errorf("other machines can reach %s: say how callers are verified, with --auth api-key (ojs-pg key "+
+			"create makes keys), --auth jwt, or --auth none if a proxy or the network admits trusted callers only", address))
 	}
 	return secured(c, socket)
 }
 
+// databaseFlag is the option that names the database. needed is false for dev, which has its own.
 func databaseFlag(needed bool) cli.Flag {
 	usage := "`URL` of the database, postgres://user:password@host:port/name; what it leaves out comes from the PG* variables"
 	if !needed {
-		usage += ". Without it a PostgreSQL of its own is started"
+		usage += "; without it dev starts a PostgreSQL of its own"
 	}
 	return &cli.StringFlag{Name: "database-url", Sources: cli.EnvVars("DATABASE_URL"), Usage: usage}
 }
 
+// databaseURL returns the URL of the database. It fails if neither the option nor DATABASE_URL is
+// set.
 func databaseURL(c *cli.Command) (string, error) {
 	if url := c.String("database-url"); url != "" {
 		return url, nil

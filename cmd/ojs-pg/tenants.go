@@ -10,39 +10,45 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
+// auditCommand returns the command that reads the audit trail.
 func auditCommand() *cli.Command {
 	return &cli.Command{
-		Name: "audit", Usage: "show who changed what in the configuration, the latest first",
+		Name: "audit", Usage: "list changes of the configuration with their authors, the latest first",
 		Flags: []cli.Flag{
 			limitFlag(),
-			&cli.Int64Flag{Name: "before", Sources: cli.EnvVars("OJS_ADMIN_BEFORE"), Usage: "only rows with an n below `N`"},
-			&cli.StringFlag{Name: "actor", Sources: cli.EnvVars("OJS_ADMIN_ACTOR"), Usage: "only what this `NAME` did"},
+			&cli.Int64Flag{Name: "before", Sources: cli.EnvVars("OJS_ADMIN_BEFORE"), Usage: "only changes whose number n is below `N`"},
+			&cli.StringFlag{Name: "actor", Sources: cli.EnvVars("OJS_ADMIN_ACTOR"), Usage: "only changes by this `NAME`"},
 			&cli.StringFlag{
-				Name: "action", Sources: cli.EnvVars("OJS_ADMIN_ACTION"), Usage: "only this `ACTION`, such as limited or paused",
+				Name: "action", Sources: cli.EnvVars("OJS_ADMIN_ACTION"),
+				Usage: "only changes with this `ACTION`, such as limited or paused",
 			},
 		},
 		Action: withAdmin("", listAudit),
 	}
 }
 
-// tenantCommands are about the life of a tenant.
+// tenantCommands returns the commands that suspend and end tenants, and the audit trail.
 func tenantCommands() []*cli.Command {
 	return []*cli.Command{
 		auditCommand(),
-		{Name: "suspend", Usage: "refuse new jobs of a tenant; old ones go on", ArgsUsage: "ID", Action: withAdmin("ID", suspend)},
-		{Name: "resume-tenant", Usage: "take new jobs of a suspended tenant again", ArgsUsage: "ID", Action: withAdmin("ID", resumeTenant)},
+		{Name: "suspend", Usage: "refuse new jobs of a tenant; its present jobs go on", ArgsUsage: "ID", Action: withAdmin("ID", suspend)},
 		{
-			Name: "deregister", Usage: "end a tenant: its configuration goes, and its jobs are cancelled", ArgsUsage: "ID",
+			Name: "resume-tenant", Usage: "accept new jobs of a suspended tenant again", ArgsUsage: "ID",
+			Action: withAdmin("ID", resumeTenant),
+		},
+		{
+			Name: "deregister", Usage: "end a tenant: delete its configuration and cancel its jobs", ArgsUsage: "ID",
 			Flags: []cli.Flag{&cli.StringFlag{
 				Name: "confirm", Sources: cli.EnvVars("OJS_ADMIN_CONFIRM"),
-				Usage: "the `ID` once more, if it has jobs that have not ended, or dead letters",
+				Usage: "the `ID` once more; needed if the tenant has jobs that have not ended, or dead letters",
 			}},
 			Action: withAdmin("ID", deregister),
 		},
 	}
 }
 
-// theTenant is the one of the argument.
+// theTenant returns the tenant of the argument. It fails if --tenant is given, too, which may name
+// another one.
 func (o *operator) theTenant() (string, error) {
 	if o.tenant != nil {
 		return "", cmdline.Misuse(errors.New("the tenant is the argument: leave out --tenant"))
@@ -50,6 +56,7 @@ func (o *operator) theTenant() (string, error) {
 	return o.argument(), nil
 }
 
+// suspend refuses new jobs of a tenant.
 func suspend(ctx context.Context, o *operator) error {
 	tenant, err := o.theTenant()
 	if err != nil {
@@ -62,6 +69,7 @@ func suspend(ctx context.Context, o *operator) error {
 	return record(o, row)
 }
 
+// resumeTenant ends a suspension, and prints whether there was one.
 func resumeTenant(ctx context.Context, o *operator) error {
 	tenant, err := o.theTenant()
 	if err != nil {
@@ -77,6 +85,7 @@ func resumeTenant(ctx context.Context, o *operator) error {
 	}{tenant, was})
 }
 
+// deregister ends a tenant. The clock cancels its jobs afterwards, in many ticks if there are many.
 func deregister(ctx context.Context, o *operator) error {
 	tenant, err := o.theTenant()
 	if err != nil {
@@ -91,6 +100,8 @@ func deregister(ctx context.Context, o *operator) error {
 	return record(o, row)
 }
 
+// listAudit prints the audit trail, the latest change first. The next page begins with --before and
+// the last n.
 func listAudit(ctx context.Context, o *operator) error {
 	params := sqlcgen.AuditTrailParams{
 		Tenant: o.tenant, Actor: given(o.String("actor")), Action: given(o.String("action")), MaxRows: o.Int32("limit"),
@@ -102,5 +113,5 @@ func listAudit(ctx context.Context, o *operator) error {
 	if err != nil {
 		return err
 	}
-	return table(o, rows, "n", "at", "actor", "tenant_id", "kind", "name", "action", "old", "new", "reason")
+	return table(ctx, o, rows, auditColumns)
 }

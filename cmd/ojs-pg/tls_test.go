@@ -132,7 +132,7 @@ func TestServeTLSAndTokens(t *testing.T) {
 		if status := asked(before, base+"/ojs/v1/ready", ""); status != 200 {
 			t.Fatalf("with half a renewal it answers %d", status)
 		}
-		return strings.Contains(p.output(), "the one before stays")
+		return strings.Contains(p.output(), "the previous one stays")
 	})
 	if err := os.Rename(renewed, cert); err != nil {
 		t.Fatal(err)
@@ -160,15 +160,15 @@ func TestMistakesAboutCallers(t *testing.T) {
 	}
 	makeCertificate(t, filepath.Join(dir, "c.pem"), filepath.Join(dir, "k.pem"))
 	for args, want := range map[string]string{
-		"--listen 0.0.0.0:0":                      "say how callers are known",
+		"--listen 0.0.0.0:0":                      "say how callers are verified",
 		"--auth password":                         `"password" is none of api-key, jwt, none`,
-		"--auth none,jwt":                         "none stands alone",
+		"--auth none,jwt":                         "none excludes the other methods",
 		"--tenant-header Authorization":           `"Authorization" cannot be the name`,
 		"--tenant-header X-A,":                    `"" cannot be the name`,
 		"--auth jwt":                              "one source of keys",
 		"--auth jwt --jwt-keys " + secret:         "an audience",
-		"--auth api-key --jwt-keys " + secret:     "no jwt in --auth",
-		"--jwt-keys-url https://issuer.test/keys": "no jwt in --auth",
+		"--auth api-key --jwt-keys " + secret:     "does not have jwt",
+		"--jwt-keys-url https://issuer.test/keys": "does not have jwt",
 		"--auth jwt --jwt-issuer i --jwt-audience a --jwt-keys " + secret:                   "needs 32 bytes",
 		"--auth jwt --jwt-issuer i --jwt-audience a --jwt-keys-url http://issuer.test/keys": "must be https",
 		"--tls-cert " + dir + "/c.pem":                                                      "both --tls-cert and --tls-key",

@@ -36,8 +36,8 @@ func TestAdminExplains(t *testing.T) {
 		t.Error(got)
 	}
 	o.admin(2, "explain", "nothing")
-	o.lines(o.admin(0, "--tenant", "globex", "preview-weight", "9"), "tenant_id weight_now weight_then share_now share_then",
-		"globex 1 9 0.25 0.75", "acme 3 3 0.75 0.25")
+	o.lines(o.admin(0, "--tenant", "globex", "preview-weight", "9"), "tenant weight_now weight_then share_now share_then",
+		"globex 1 9 25.0% 75.0%", "acme 3 3 75.0% 25.0%")
 	o.admin(2, "preview-weight", "9")
 	o.admin(2, "--tenant", "globex", "preview-weight", "much")
 	o.admin(1, "--tenant", "globex", "preview-weight", "0")
@@ -98,8 +98,8 @@ func TestTopFitsIntoEightyColumns(t *testing.T) {
 				t.Errorf("%d columns: %s", len(line)-1, line)
 			}
 		}
-		if n < 1e10 && len(count(n)) > 7 {
-			t.Errorf("%d is %s", n, count(n))
+		if n < 1e10 && len(admin.Count(n)) > 7 {
+			t.Errorf("%d is %s", n, admin.Count(n))
 		}
 	}
 	for seconds, want := range map[float64]string{0: "-", 0.25: "0.2s", 59.94: "59.9s", 61: "1m01s", 3_700: "1h01m", 90_000: "1d01h"} {

@@ -190,6 +190,14 @@ select e.id::text as id, e.type::text as type, e.at::timestamptz as at, coalesce
 from ojs.events(sqlc.narg('types')::text[], sqlc.narg('queues')::text[], @max_rows::int, sqlc.narg('tenant')::text)
     e(id, type, at, tenant_id, queue, subject, data);
 
+-- name: BlockedTenants :many
+-- Tenants with jobs of which none can be handed out now, those with the most jobs first.
+select b.tenant_id, b.queue, b.available, b.active, b.why::text as why, b.since, b.detail
+from ojs.blocked_tenants b
+where (sqlc.narg('tenant')::text is null or b.tenant_id = sqlc.narg('tenant')::text)
+    and (sqlc.narg('queue')::text is null or b.queue = sqlc.narg('queue')::text)
+order by b.available desc, b.tenant_id, b.queue limit @max_rows::int offset @skip::int;
+
 -- name: SchedulingStats :many
 select s.queue as name, s.dispatched_1m::bigint as dispatch_count_1m, coalesce(s.ratio_1m, 0)::float8 as dispatch_ratio_1m,
     coalesce(extract(epoch from s.avg_wait_1m) * 1000, 0)::bigint as avg_wait_ms,

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"reflect"
+	"time"
 
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
@@ -29,11 +30,11 @@ type Explanation struct {
 
 // SlotHolder is a job that counts against a limit.
 type SlotHolder struct {
-	ID        string  `json:"id"`
-	TenantID  string  `json:"tenant_id"`
-	Queue     string  `json:"queue"`
-	WorkerID  *string `json:"worker_id"`
-	StartedAt string  `json:"started_at"`
+	ID        string    `json:"id"`
+	TenantID  string    `json:"tenant_id"`
+	Queue     string    `json:"queue"`
+	WorkerID  *string   `json:"worker_id"`
+	StartedAt time.Time `json:"started_at"`
 }
 
 // Explain prints why a job waits, in sentences. With asJSON it prints what the database says.
@@ -49,10 +50,15 @@ func Explain(ctx context.Context, w io.Writer, q *sqlcgen.Queries, id string, te
 	if err := json.Unmarshal(raw, &e); err != nil {
 		return fmt.Errorf("read what ojs.explain says: %w", err)
 	}
-	return e.print(w)
+	now, err := q.Ago(ctx, 0)
+	if err != nil {
+		return err
+	}
+	return e.print(w, now)
 }
 
-func (e *Explanation) print(w io.Writer) error {
+// print writes the explanation in sentences, with a list of the jobs that count against each limit.
+func (e *Explanation) print(w io.Writer, now time.Time) error {
 	fmt.Fprintf(w, "Job %s of tenant %s, in queue %s with priority %d", e.ID, e.TenantID, e.Queue, e.Priority)
 	if e.EffectivePriority != e.Priority {
 		fmt.Fprintf(w, ", with its tenant's boost %d", e.EffectivePriority)
@@ -64,7 +70,10 @@ func (e *Explanation) print(w io.Writer) error {
 	for _, h := range e.HeldBy {
 		if len(h.HeldBy) > 0 {
 			fmt.Fprintf(w, "\n%s Of these, at most ten:\n\n", cell(reflect.ValueOf(h.Text)))
-			if err := Table(w, h.HeldBy, "id", "tenant_id", "queue", "worker_id", "started_at"); err != nil {
+			err := List(w, h.HeldBy, now, Column{Field: "id"}, Column{Field: "tenant_id", Head: "tenant", Cut: 10},
+				Column{Field: "queue", Cut: 10}, Column{Field: "worker_id", Head: "worker", Cut: 7},
+				Column{Field: "started_at", Head: "runs"})
+			if err != nil {
 				return err
 			}
 		}

@@ -13,39 +13,75 @@ import (
 	"unicode/utf8"
 )
 
-// Table prints rows, a slice of structs, under the JSON names of the columns that are asked for; without any, all of them. Numbers stand at
-// the right of their column. A column of milliseconds (..._ms) is shown as Age shows times.
-func Table[T any](w io.Writer, rows []T, columns ...string) error {
-	if len(columns) == 0 {
-		columns = columnsOf(reflect.TypeFor[T]())
-	}
-	lines := make([][]string, len(rows)+1)
-	widths, right := make([]int, len(columns)), make([]bool, len(columns))
+// Table prints all columns of rows, which are structs, under their JSON names. Numbers stand at the
+// right of their column. A column of milliseconds (..._ms) is shown as Age shows times. Lines are as
+// long as the rows need: List keeps to the width of a screen.
+func Table[T any](w io.Writer, rows []T) error {
+	columns := columnsOf(reflect.TypeFor[T]())
+	g := newGrid(len(columns), len(rows))
 	for n, column := range columns {
 		head, isTime := strings.CutSuffix(column, "_ms")
-		lines[0] = append(lines[0], head)
-		right[n] = true
+		g.lines[0][n] = head
 		for i := range rows {
 			text := cell(field(reflect.ValueOf(rows[i]), column))
 			number, err := strconv.ParseFloat(text, 64)
 			if isTime && err == nil {
 				text = Age(number / 1000)
 			}
-			right[n] = right[n] && (err == nil || text == "")
-			lines[i+1] = append(lines[i+1], text)
-		}
-		for _, cells := range lines {
-			widths[n] = max(widths[n], utf8.RuneCountInString(cells[n]))
+			g.set(i, n, text, err == nil || text == "")
 		}
 	}
-	for _, cells := range lines {
+	return g.print(w)
+}
+
+// grid is a table as text: the line of heads, and a line for each row.
+type grid struct {
+	lines [][]string
+	right []bool // of each column: whether its cells stand at the right
+}
+
+// newGrid returns an empty table.
+func newGrid(columns, rows int) *grid {
+	g := &grid{lines: make([][]string, rows+1), right: make([]bool, columns)}
+	for i := range g.lines {
+		g.lines[i] = make([]string, columns)
+	}
+	for n := range g.right {
+		g.right[n] = true
+	}
+	return g
+}
+
+// set writes the cell of a row. A column stands at the right only if all its cells are numbers or
+// empty, because a text at the right is hard to read.
+func (g *grid) set(row, column int, text string, isNumber bool) {
+	g.lines[row+1][column] = text
+	g.right[column] = g.right[column] && isNumber
+}
+
+// width returns how many columns of the screen a column of the table needs.
+func (g *grid) width(column int) int {
+	widest := 0
+	for _, cells := range g.lines {
+		widest = max(widest, utf8.RuneCountInString(cells[column]))
+	}
+	return widest
+}
+
+// print writes the table, with spaces between the columns and none at the end of a line.
+func (g *grid) print(w io.Writer) error {
+	widths := make([]int, len(g.right))
+	for n := range widths {
+		widths[n] = g.width(n)
+	}
+	for _, cells := range g.lines {
 		var line strings.Builder
 		for n, text := range cells {
 			pad := strings.Repeat(" ", widths[n]-utf8.RuneCountInString(text))
-			if right[n] {
-				line.WriteString(pad + text + "  ")
+			if g.right[n] {
+				line.WriteString(pad + text + gap)
 			} else {
-				line.WriteString(text + pad + "  ")
+				line.WriteString(text + pad + gap)
 			}
 		}
 		if _, err := fmt.Fprintln(w, strings.TrimRight(line.String(), " ")); err != nil {
@@ -55,21 +91,8 @@ func Table[T any](w io.Writer, rows []T, columns ...string) error {
 	return nil
 }
 
-// Age formats a time in at most nine columns, in its two largest units; "-" if it is zero.
-func Age(seconds float64) string {
-	switch n := int64(seconds); {
-	case seconds <= 0:
-		return "-"
-	case n < 60:
-		return strconv.FormatFloat(seconds, 'f', 1, 64) + "s"
-	case n < 3600:
-		return fmt.Sprintf("%dm%02ds", n/60, n%60)
-	case n < 86400:
-		return fmt.Sprintf("%dh%02dm", n/3600, n/60%60)
-	default:
-		return fmt.Sprintf("%dd%02dh", n/86400, n/3600%24)
-	}
-}
+// gap stands between two columns.
+const gap = "  "
 
 // Record prints one row, a struct, with one line for each column.
 func Record[T any](w io.Writer, row T) error {
@@ -81,7 +104,8 @@ func Record[T any](w io.Writer, row T) error {
 	return table.Flush()
 }
 
-// JSON prints what the tables show, for programs.
+// JSON prints rows or a row as JSON, indented. It leaves <, > and & as they are, because a terminal
+// is no web page.
 func JSON(w io.Writer, v any) error {
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
@@ -89,17 +113,17 @@ func JSON(w io.Writer, v any) error {
 	return enc.Encode(v)
 }
 
+// nameOf returns the JSON name of a field.
 func nameOf(f reflect.StructField) string {
 	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 	return name
 }
 
+// columnsOf returns the JSON names of a row's fields, in their order, with those of embedded rows.
 func columnsOf(t reflect.Type) []string {
 	var names []string
-	for i := range t.NumField() {
-		if f := t.Field(i); f.Anonymous {
-			names = append(names, columnsOf(f.Type)...)
-		} else {
+	for _, f := range reflect.VisibleFields(t) {
+		if !f.Anonymous {
 			names = append(names, nameOf(f))
 		}
 	}
@@ -111,6 +135,8 @@ func field(v reflect.Value, name string) reflect.Value {
 	return v.FieldByIndex(fieldOf(v.Type(), name).Index)
 }
 
+// fieldOf finds a field by its JSON name. It panics if there is none, which is a mistake in a list's
+// columns: the test of each list would show it.
 func fieldOf(t reflect.Type, name string) reflect.StructField {
 	for _, f := range reflect.VisibleFields(t) {
 		if !f.Anonymous && nameOf(f) == name {
@@ -130,8 +156,9 @@ func cell(v reflect.Value) string {
 	return text
 }
 
+// plain returns a value as text, whatever characters it has.
 func plain(v reflect.Value) string {
-	if v.Kind() == reflect.Pointer {
+	if v.Kind() == reflect.Pointer || v.Kind() == reflect.Interface {
 		if v.IsNil() {
 			return ""
 		}
@@ -144,6 +171,8 @@ func plain(v reflect.Value) string {
 		}
 		return value.UTC().Format(time.RFC3339)
 	case json.RawMessage:
+		return string(value)
+	case []byte: // JSON: no row has bytes of another kind
 		return string(value)
 	case []string:
 		return strings.Join(value, ",")

@@ -28,14 +28,13 @@ func TestTables(t *testing.T) {
 		{Name: "\x1b[2Jhere\n"},
 	}
 	var out strings.Builder
-	for _, err := range []error{Table(&out, rows, "name", "share"), Table(&out, rows[:1]), Record(&out, rows[0].Counts)} {
+	for _, err := range []error{Table(&out, rows[1:]), Table(&out, rows[:1]), Record(&out, rows[0].Counts)} {
 		if err != nil {
 			t.Error(err)
 		}
 	}
-	if want := `name              share
-w1               0.3333
-"\x1b[2Jhere\n"       0
+	if want := `name             at  until  tags  about  share  ids
+"\x1b[2Jhere\n"                              0    0
 name  at  until                 tags  about   share  ids
 w1        2031-05-04T12:00:00Z  a,b   {}     0.3333    2
 share  0.3333

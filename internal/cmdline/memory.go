@@ -10,9 +10,11 @@ import (
 	"strings"
 )
 
-// TuneMemory trades memory for processor time, within bounds. A server's live memory is small and its garbage is not: collecting it four
-// times less often costs some megabytes and saves a tenth of the processor. When much memory is live it would cost gigabytes, so from
-// three quarters of what there is on, garbage is collected as often as is needed to stay below. GOGC and GOMEMLIMIT win.
+// TuneMemory makes the program collect garbage less often, which saves processor time and costs
+// memory. A server has little live memory and much garbage: collecting it four times less often
+// costs some megabytes and saves a tenth of the processor time. With much live memory it would cost
+// gigabytes. Therefore, above three quarters of the memory that there is, garbage is collected as
+// often as is needed to stay below. GOGC and GOMEMLIMIT in the environment win.
 func TuneMemory() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(400)
@@ -22,9 +24,10 @@ func TuneMemory() {
 	}
 }
 
-// memoryLimit is three quarters of what the machine has, or of what the control group may use if that is less, in bytes. Where neither
-// can be read there is no limit.
+// memoryLimit returns three quarters of the machine's memory in bytes, or of what the control group
+// may use if that is less. If neither can be read, it returns math.MaxInt64, which is no limit.
 func memoryLimit(read func(string) ([]byte, error)) int64 {
+	// number returns the number in a file, or no limit if the file is absent.
 	number := func(file string) int64 {
 		raw, err := read(file)
 		n, wrong := strconv.ParseInt(strings.TrimSpace(string(raw)), 10, 64)
@@ -48,9 +51,10 @@ func memoryLimit(read func(string) ([]byte, error)) int64 {
 			if len(parts) < 3 {
 				continue
 			}
-			// A container sees its own group as the root; the groups above it bound it, too.
+			// The groups above a group bound it, too, so that the least limit on the way to the
+			// root holds. A container sees its own group as the root.
 			root, file := "/sys/fs/cgroup", "memory.max"
-			if parts[1] == "memory" {
+			if parts[1] == "memory" { // version 1, which has a tree for each resource; version 2 has the number 0
 				root, file = "/sys/fs/cgroup/memory", "memory.limit_in_bytes"
 			} else if parts[0] != "0" {
 				continue

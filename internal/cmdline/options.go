@@ -12,7 +12,8 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/names"
 )
 
-// LogFlags are the options of the log, which Logger reads. They belong to the program, not to one of its commands.
+// LogFlags returns the options of the log, which Logger reads. They are options of the program, so
+// that all its commands have them.
 func LogFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{
@@ -22,13 +23,14 @@ func LogFlags() []cli.Flag {
 		},
 		&cli.StringFlag{
 			Name: "log-level", Value: "info", Sources: cli.EnvVars("OJS_LOG_LEVEL"),
-			Usage:     "least `LEVEL` that is logged: debug, info, warn or error",
+			Usage:     "lowest `LEVEL` that is logged: debug, info, warn or error",
 			Validator: OneOf("debug", "info", "warn", "error"), ValidateDefaults: true,
 		},
 	}
 }
 
-// Logger writes to stderr as LogFlags say.
+// Logger returns a logger that writes to stderr in the format and from the level on that the
+// options say.
 func Logger(c *cli.Command) *slog.Logger {
 	var level slog.Level
 	_ = level.UnmarshalText([]byte(c.String("log-level"))) // validated with the flag
@@ -49,7 +51,7 @@ func OneOf(words ...string) func(string) error {
 	}
 }
 
-// AtLeast returns a validator that refuses what is less.
+// AtLeast returns a validator that refuses values below least.
 func AtLeast[T cmp.Ordered](least T) func(T) error {
 	return func(v T) error {
 		if v < least {
@@ -59,7 +61,7 @@ func AtLeast[T cmp.Ordered](least T) func(T) error {
 	}
 }
 
-// Between returns a validator that refuses what is less or more.
+// Between returns a validator that refuses values below least or above most.
 func Between[T cmp.Ordered](least, most T) func(T) error {
 	return func(v T) error {
 		if v < least || v > most {
@@ -69,7 +71,8 @@ func Between[T cmp.Ordered](least, most T) func(T) error {
 	}
 }
 
-// NoArguments refuses arguments: an option's value whose -- was forgotten is one.
+// NoArguments fails if there are arguments. An option without its two hyphens is one, and would be
+// ignored otherwise.
 func NoArguments(c *cli.Command) error {
 	if c.Args().Present() {
 		return Unexpected(c, c.Args().First())
@@ -77,8 +80,8 @@ func NoArguments(c *cli.Command) error {
 	return nil
 }
 
-// Unexpected is the error about an argument that a command does not take. Of a command with
-// commands of its own it names the one that was probably meant.
+// Unexpected returns the error about an argument that a command does not take. If the command has
+// commands of its own, the error names the command whose name resembles the argument.
 func Unexpected(c *cli.Command, argument string) error {
 	commands := c.VisibleCommands()
 	if len(commands) == 0 {

@@ -1,5 +1,6 @@
-// Package cmdline holds what the programs in cmd share on the command line: how a program starts and ends, options of the log,
-// validators, progress and colours. It knows no command, and nothing of jobs or PostgreSQL.
+// Package cmdline holds what the programs in cmd share on the command line: how a program starts
+// and ends, the options of the log, validators, progress and colours. It knows no command, and
+// nothing of jobs or PostgreSQL.
 package cmdline
 
 import (
@@ -17,17 +18,19 @@ import (
 	"github.com/urfave/cli/v3"
 )
 
-// Run runs a program and returns its exit status: 0 if it is done or a signal has stopped it in good order, 1 if something failed, 2 for
-// a mistake on the command line. Errors go to stderr.
+// Run runs a program and returns its exit status: 0 if it is done or a signal has stopped it in
+// good order, 1 if something failed, 2 for a mistake on the command line, or the Status that a
+// command returns. It prints errors to stderr.
 func Run(app *cli.Command, args []string, stdout, stderr io.Writer) int {
-	// The first signal ends ctx, for an orderly stop. The second one meets Go's own handling and ends the program at once.
+	// The first signal ends ctx, for an orderly stop. After it signals are no longer caught, so
+	// that the second signal ends the program at once.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop)
 	var began, mistake string
 	prepare(app, &began, &mistake)
 	app.Writer, app.ErrWriter = stdout, stderr
-	// Errors are printed here, once.
+	// The library would print errors, too.
 	app.ExitErrHandler = func(context.Context, *cli.Command, error) {}
 	err := app.Run(ctx, args)
 	var end Status
@@ -44,15 +47,18 @@ func Run(app *cli.Command, args []string, stdout, stderr io.Writer) int {
 	return 1
 }
 
-// Status is an error that ends the program with this exit status and prints nothing, because the command has printed all there is to say.
+// Status is an error that ends the program with this exit status. Run prints nothing for it,
+// because the command has printed its result.
 type Status int
 
+// Error is for logs; Run does not print it.
 func (s Status) Error() string { return fmt.Sprintf("status %d", int(s)) }
 
-// misuse is a mistake on the command line rather than in the world.
+// misuse is an error that the person at the command line can correct there.
 type misuse struct{ error }
 
-// Misuse marks an error as a mistake on the command line: Run then names the --help of the command, and returns 2.
+// Misuse marks an error as a mistake on the command line: Run then names the --help of the command,
+// and returns 2.
 func Misuse(err error) error { return misuse{err} }
 
 // IsMisuse tells whether Misuse marked an error.
@@ -61,7 +67,8 @@ func IsMisuse(err error) bool {
 	return is
 }
 
-// named is the command that arguments seem to be for, where an error in the environment kept it from being looked for.
+// named returns the name of the command that the arguments name. It is for errors of options in the
+// environment, which the library reports before it looks for the command.
 func named(at *cli.Command, args []string) string {
 	name := at.Name
 	for _, arg := range args {
@@ -73,8 +80,10 @@ func named(at *cli.Command, args []string) string {
 	return name
 }
 
-// prepare keeps the library from printing errors itself. began becomes the name of the command that begins: an error before that is a
-// mistake in options or their environment, and mistake the name of the command whose options they are, as far as the library says.
+// prepare makes the library report errors without printing them. began becomes the name of the
+// command when its action begins: an error before that is a mistake in options or in the
+// environment. mistake becomes the name of the command whose options are wrong, if the library says
+// which.
 func prepare(c *cli.Command, began, mistake *string) {
 	c.OnUsageError = func(_ context.Context, c *cli.Command, err error, _ bool) error {
 		*mistake = c.FullName()
@@ -91,7 +100,8 @@ func prepare(c *cli.Command, began, mistake *string) {
 	}
 }
 
-// Version is the version that a program shows: linked is what the linker has set. Without it, it is the commit that was built.
+// Version returns the version that a program shows, with those of Go and the platform. linked is
+// the version that the linker has set; without it Version names the commit that was built.
 func Version(linked string) string {
 	name := linked
 	if info, ok := debug.ReadBuildInfo(); ok && name == "" {

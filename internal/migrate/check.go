@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -104,16 +105,56 @@ func checkFit(ctx context.Context, pool *pgxpool.Pool) error {
 	return nil
 }
 
-// denied returns the error for a role that may not use the schema: ErrUnfit if its group
-// ojs_service may not use it either, and else ErrSchema, with the advice to make the role a member
-// of that group.
+// RoleError means that the database has the schema, and that the login may not use it as servers
+// and operators do.
+type RoleError struct {
+	Login  string
+	Groups []string // group roles of the schema whose rights the login has, by name; empty: of no group
+}
+
+// Error says which rights the login has, and what a server needs. Commands for operators print
+// their own advice.
+func (e *RoleError) Error() string {
+	return e.Holds() + ". A server needs a login that is a member of ojs_service"
+}
+
+// Holds returns the sentence that says which rights the login has, without a full stop.
+func (e *RoleError) Holds() string {
+	groups := strings.Join(e.Groups, " and ")
+	switch {
+	case len(e.Groups) == 0:
+		return fmt.Sprintf("login %s has the rights of no group of ojs-pg, so that it may not use schema ojs", e.Login)
+	case groups == "ojs_tenant":
+		return fmt.Sprintf("login %s is a tenant's: it is a member of %s only", e.Login, groups)
+	default:
+		return fmt.Sprintf("login %s is an application's: it is a member of %s only", e.Login, groups)
+	}
+}
+
+// denied explains why PostgreSQL has refused the role. It returns ErrUnfit if the group that should
+// have the rights lacks them, and a RoleError if the role is a member of neither ojs_service nor
+// ojs_operator. The catalogs tell, because the refusal reads the same in both cases.
 func denied(ctx context.Context, pool *pgxpool.Pool, refused *pgconn.PgError) error {
-	var closed bool
+	role := RoleError{}
+	var damaged bool
 	err := pool.QueryRow(ctx, `
-		select coalesce(pg_has_role(g, 'usage') or not has_schema_privilege(g, 'ojs', 'usage'), true)
-		from (select to_regrole('ojs_service')::oid) r(g)`).Scan(&closed)
-	if err == nil && closed {
+		select current_user::text,
+			coalesce(array_agg(g.name order by g.nth) filter (where pg_has_role(g.name, 'usage')), '{}'),
+			-- Without the groups, or with groups that may not use the schema, no grant to the role would help.
+			count(*) < 6 or not has_schema_privilege(to_regrole('ojs_service')::oid, 'ojs', 'usage')
+				or bool_or(g.name in ('ojs_owner', 'ojs_service', 'ojs_operator') and pg_has_role(g.name, 'usage'))
+		from (
+			select r.rolname::text as name, w.nth
+			from unnest('{ojs_owner, ojs_service, ojs_operator, ojs_producer, ojs_worker, ojs_tenant}'::text[])
+				with ordinality w(name, nth)
+			join pg_catalog.pg_roles r on r.rolname = w.name
+			offset 0
+		) g`).Scan(&role.Login, &role.Groups, &damaged)
+	if err != nil {
+		return fmt.Errorf("ask which groups the role in DATABASE_URL is a member of (%s): %w", refused.Message, err)
+	}
+	if damaged {
 		return fmt.Errorf("%w (%s). %s", ErrUnfit, refused.Message, unfitAdvice)
 	}
-	return fmt.Errorf("%w, or its role may not use it: grant ojs_service to the role in DATABASE_URL (%s)", ErrSchema, refused.Message)
+	return &role
 }

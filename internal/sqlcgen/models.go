@@ -154,64 +154,68 @@ type OjsDispatch struct {
 	Pending int64 `json:"pending"`
 }
 
-// Every job, one row. Private: written through functions and the view ojs.jobs; the dispatcher's order is (queue, priority, tenant, seq).
+// Every job, one row. Private: functions and the view ojs.jobs write it. Dispatch reads it in the
+// order of queue, priority, tenant and seq.
 type OjsJob struct {
-	// Where the job is in its life (ojs-core section 6).
+	// The state of the job (ojs-core section 6).
 	State string `json:"state"`
-	// How many times it has been handed to a worker; less those given back, and 0 again when it is taken out of the dead letter queue.
+	// How many times it has been handed to a worker, without those given back; 0 again when it is taken
+	// out of the dead letter queue.
 	Attempt int32 `json:"attempt"`
-	// Token of the running attempt; ack, nack and heartbeat may prove with it that they still hold the job.
+	// Token of the running attempt, with which ack, nack and heartbeat prove that they still hold the
+	// job.
 	Lease *string `json:"lease"`
 	// When the latest attempt was handed out; null again when its worker was lost.
 	StartedAt *time.Time `json:"started_at"`
-	// When the running attempt is taken back unless extended by a heartbeat.
+	// When the running attempt is taken back unless a heartbeat extends the lease.
 	LeaseExpiresAt *time.Time `json:"lease_expires_at"`
 	// When it was completed, cancelled or discarded.
 	FinishedAt *time.Time `json:"finished_at"`
 	// When a retryable job becomes available again; stays until it fails again.
 	RetryAt *time.Time `json:"retry_at"`
-	// When it became available; for one not yet available, when it was created.
+	// When it became available; for a job that has not been available yet, when it was created.
 	EnqueuedAt time.Time `json:"enqueued_at"`
-	// The worker of the latest attempt, as it named itself.
+	// The worker of the latest attempt, by the name that it gave.
 	WorkerID *string `json:"worker_id"`
-	// The pool of that worker (ojs.pool.id); null: none that is configured.
+	// The pool of that worker (ojs.pool.id); null: no pool that is configured.
 	Pool *int32 `json:"pool"`
-	// How many seconds its tenant has been charged for the latest attempt: what was expected, or more when heartbeats tell that it goes on; null
-	// where its queue does not share by time.
+	// How many seconds its tenant has been charged for the latest attempt: the expected time, or more
+	// when heartbeats show that it runs longer. Null if its queue does not share by time.
 	Charged *float32 `json:"charged"`
 	// Failed attempts, oldest first: {attempt, worker_id, code, type, message, occurred_at, retryable, details}; the latest 100.
 	Errors []byte `json:"errors"`
-	// What the worker acknowledged with, byte for byte.
+	// The result that the worker acknowledged with, byte for byte.
 	Result []byte `json:"result"`
 	// First-in-first-out order among the jobs of a (queue, priority, tenant); null until the job is available for the first time.
 	Seq *int64 `json:"seq"`
-	// Whose job it is; never changes.
+	// The tenant of the job; never changes.
 	TenantID string `json:"tenant_id"`
-	// UUIDv7, unique within the tenant. First in the key, so that a worker's bare id is one index probe.
+	// UUIDv7, unique within the tenant. First in the key, so that a worker's bare id is one index
+	// probe.
 	ID string `json:"id"`
 	// The queue; default 'default'.
 	Queue string `json:"queue"`
-	// What kind of work (ojs-core section 5.1).
+	// The kind of work (ojs-core section 5.1).
 	Type string `json:"type"`
-	// Higher goes first within a queue; -100 to 100, default 0.
+	// Higher is first within a queue; -100 to 100, default 0.
 	Priority int32 `json:"priority"`
 	// How many attempts it may have; default 3.
 	MaxAttempts int32 `json:"max_attempts"`
 	// When it was enqueued.
 	CreatedAt time.Time `json:"created_at"`
-	// Not before this time.
+	// It is not handed out before this time.
 	ScheduledAt *time.Time `json:"scheduled_at"`
-	// Discarded when not started by this time.
+	// It is discarded if it is not started by this time.
 	ExpiresAt *time.Time `json:"expires_at"`
-	// How long an attempt may run, milliseconds; 0 or null: no limit of its own, settings.timeout_ms holds.
+	// How long an attempt may run, in milliseconds; 0 or null: as settings.timeout_ms says.
 	TimeoutMs *int32 `json:"timeout_ms"`
-	// How long a lease lasts without a heartbeat, milliseconds; null: 30000 or what the FETCH asks for.
+	// How long a lease lasts without a heartbeat, in milliseconds; null: as the FETCH says, or 30000.
 	VisibilityTimeoutMs *int32 `json:"visibility_timeout_ms"`
 	// Labels for filtering.
 	Tags []string `json:"tags"`
 	// The job's arguments, a JSON array, byte for byte as sent.
 	Args []byte `json:"args"`
-	// A JSON object of the producer's.
+	// A JSON object that the producer chose.
 	Meta []byte `json:"meta"`
 	// The retry policy as sent (ojs-retry section 2); null: the default policy.
 	Retry []byte `json:"retry"`

@@ -59,6 +59,65 @@ func (q *Queries) APIKeys(ctx context.Context, arg APIKeysParams) ([]OjsApiKeys,
 	return items, nil
 }
 
+const blockedTenants = `-- name: BlockedTenants :many
+select b.tenant_id, b.queue, b.available, b.active, b.why::text as why, b.since, b.detail
+from ojs.blocked_tenants b
+where ($1::text is null or b.tenant_id = $1::text)
+    and ($2::text is null or b.queue = $2::text)
+order by b.available desc, b.tenant_id, b.queue limit $4::int offset $3::int
+`
+
+type BlockedTenantsParams struct {
+	Tenant  *string `json:"tenant"`
+	Queue   *string `json:"queue"`
+	Skip    int32   `json:"skip"`
+	MaxRows int32   `json:"max_rows"`
+}
+
+type BlockedTenantsRow struct {
+	TenantID  string     `json:"tenant_id"`
+	Queue     string     `json:"queue"`
+	Available int64      `json:"available"`
+	Active    int64      `json:"active"`
+	Why       string     `json:"why"`
+	Since     *time.Time `json:"since"`
+	Detail    *string    `json:"detail"`
+}
+
+// Tenants with jobs of which none can be handed out now, those with the most jobs first.
+func (q *Queries) BlockedTenants(ctx context.Context, arg BlockedTenantsParams) ([]BlockedTenantsRow, error) {
+	rows, err := q.db.Query(ctx, blockedTenants,
+		arg.Tenant,
+		arg.Queue,
+		arg.Skip,
+		arg.MaxRows,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []BlockedTenantsRow{}
+	for rows.Next() {
+		var i BlockedTenantsRow
+		if err := rows.Scan(
+			&i.TenantID,
+			&i.Queue,
+			&i.Available,
+			&i.Active,
+			&i.Why,
+			&i.Since,
+			&i.Detail,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const configureFairness = `-- name: ConfigureFairness :one
 select (ojs.configure(p_tenant_fairness => $1::jsonb)).tenant_fairness::jsonb as tenant_fairness
 `
