@@ -20,7 +20,7 @@ func SilentWay(t *testing.T, address string, sessions int64) (through string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { listener.Close() })
+	t.Cleanup(func() { _ = listener.Close() })
 	var left atomic.Int64
 	left.Store(sessions)
 	to := parsed.Host
@@ -32,14 +32,14 @@ func SilentWay(t *testing.T, address string, sessions int64) (through string) {
 			}
 			server, err := net.Dial("tcp", to)
 			if err != nil {
-				client.Close()
+				_ = client.Close()
 				continue
 			}
-			t.Cleanup(func() { client.Close(); server.Close() })
+			t.Cleanup(func() { _ = client.Close(); _ = server.Close() })
 			go func() {
 				_, _ = io.Copy(server, client)
 				// PostgreSQL would wait a minute for the rest of a login, and no database is dropped meanwhile.
-				server.Close()
+				_ = server.Close()
 			}()
 			go passOn(client, server, left.Add(-1) >= 0)
 		}
@@ -55,7 +55,7 @@ func SilentWay(t *testing.T, address string, sessions int64) (through string) {
 func passOn(client, server net.Conn, untilReady bool) {
 	defer func() {
 		if !untilReady {
-			client.Close()
+			_ = client.Close()
 		}
 	}()
 	for {
