@@ -97,7 +97,8 @@ func TestMigrateUpDownUp(t *testing.T) {
 		t.Errorf("after down: %+v", s)
 	}
 	opened := d.Open()
-	if err := migrate.CheckSchema(ctx, opened.Pool()); !errors.Is(err, migrate.ErrSchema) || !strings.Contains(err.Error(), "ojs-pg migrate up") {
+	err := migrate.CheckSchema(ctx, opened.Pool())
+	if !errors.Is(err, migrate.ErrSchema) || !strings.Contains(err.Error(), "ojs-pg migrate up") {
 		t.Errorf("an empty database: %v", err)
 	}
 
@@ -137,7 +138,8 @@ func TestForeignSchema(t *testing.T) {
 	if _, err := d.Pool.Exec(ctx, "select ojs._set_schema_hash($1, 'another')", db.Version()); err != nil {
 		t.Fatal(err)
 	}
-	if err := migrate.CheckSchema(ctx, opened.Pool()); !errors.Is(err, migrate.ErrSchema) || !strings.Contains(err.Error(), "drop schema ojs cascade") {
+	err = migrate.CheckSchema(ctx, opened.Pool())
+	if !errors.Is(err, migrate.ErrSchema) || !strings.Contains(err.Error(), "drop schema ojs cascade") {
 		t.Errorf("serving another schema: %v", err)
 	}
 	if err := migrate.Run(ctx, d.URL, migrate.Up, nil); !errors.Is(err, migrate.ErrSchema) {
@@ -357,7 +359,8 @@ func TestMigratePutsRight(t *testing.T) {
 		"a policy is missing":       {"drop policy functions on ojs.job", "1 policies"},
 	} {
 		pgtest.Exec(t, d.Pool, c.sql)
-		if err := migrate.CheckSchema(t.Context(), opened.Pool()); !errors.Is(err, migrate.ErrUnfit) || !strings.Contains(err.Error(), "ojs-pg migrate up") {
+		err := migrate.CheckSchema(t.Context(), opened.Pool())
+		if !errors.Is(err, migrate.ErrUnfit) || !strings.Contains(err.Error(), "ojs-pg migrate up") {
 			t.Errorf("%s: a server says %v", name, err)
 		}
 		if s, _ := status(t, d.URL); !strings.Contains(s.Unfit, c.lacks) {
