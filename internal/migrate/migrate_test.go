@@ -138,7 +138,7 @@ func TestForeignSchema(t *testing.T) {
 	if _, err := d.Pool.Exec(ctx, "select ojs._set_schema_hash($1, 'another')", db.Version()); err != nil {
 		t.Fatal(err)
 	}
-	err = migrate.CheckSchema(ctx, opened.Pool())
+	err := migrate.CheckSchema(ctx, opened.Pool())
 	if !errors.Is(err, migrate.ErrSchema) || !strings.Contains(err.Error(), "drop schema ojs cascade") {
 		t.Errorf("serving another schema: %v", err)
 	}
