@@ -83,7 +83,8 @@ func fits(has sqlcgen.SchemaReleaseRow, err error) error {
 	return nil
 }
 
-const recreateAdvice = "its tables were made by a build before the first release. Its jobs can be carried over (docs/operate/upgrade.md). " +
+const recreateAdvice = "its tables were made by a build before the first release. " +
+	"Its jobs can be carried over (docs/operate/upgrade.md). " +
 	`To begin anew, which deletes all jobs: psql -c "drop schema ojs cascade", then: ojs-pg migrate up`
 
 const emptyAdvice = "there is a schema ojs without the rows that belong to it, as a dump of the schema alone makes it (pg_dump -s). " +

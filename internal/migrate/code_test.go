@@ -154,7 +154,8 @@ func TestServersKnowTheirReleases(t *testing.T) {
 			hashes := pgtest.One[string](t, d.Pool, "select jsonb_agg(h)::text from ojs.schema_hash h")
 			pgtest.Exec(t, d.Pool, c.sql)
 			err := migrate.CheckSchema(t.Context(), opened.Pool())
-			if c.says == "" && err != nil || c.says != "" && (!errors.Is(err, migrate.ErrRelease) || !strings.Contains(err.Error(), c.says)) {
+			if c.says == "" && err != nil || c.says != "" && (!errors.Is(err, migrate.ErrRelease) ||
+				!strings.Contains(err.Error(), c.says)) {
 				t.Errorf("a server says %v, want %q", err, c.says)
 			}
 			pgtest.Exec(t, d.Pool, "delete from ojs.schema_release")
