@@ -138,7 +138,10 @@ func spelledBy(c echo.Context, s spelling) { requestOf(c).spelling = s }
 func asBound(c echo.Context, err error) error {
 	var problem *pg.Error
 	if p := principalOf(c); p != nil && p.Tenant != nil && errors.As(err, &problem) && problem.Code == problems.CodeTenantMismatch {
-		return &pg.Error{Code: problems.CodeTenantAccessDenied, Message: "the credential is another tenant's", Field: problem.Field, Details: problem.Details}
+		return &pg.Error{
+			Code: problems.CodeTenantAccessDenied, Message: "the credential is another tenant's",
+			Field: problem.Field, Details: problem.Details,
+		}
 	}
 	return err
 }

@@ -142,8 +142,8 @@ func spelled(next echo.HandlerFunc, known []string) echo.HandlerFunc {
 			case meant != "":
 				err = jsonbody.Misnamed(at, meant)
 			case names.IsTenant(name):
-				err = problems.Refuse(problems.CodeUnsupported, at, "the query of this route has no parameter %s; name the tenant by the header %s", at,
-					names.TenantHeader)
+				err = problems.Refuse(problems.CodeUnsupported, at,
+					"the query of this route has no parameter %s; name the tenant by the header %s", at, names.TenantHeader)
 			}
 			jsonbody.Drain(c.Request())
 			return err
