@@ -17,7 +17,8 @@ func TestJobsExpireByThemselves(t *testing.T) {
 	service := d.Service()
 	at, later := noon.Add(time.Minute), noon.Add(10*time.Minute)
 	for _, sql := range []string{
-		"select from ojs.enqueue('single', p_queue => 'q', p_expires_at => $1, p_scheduled_at => least($1::timestamptz - interval '1 second', $2))",
+		`select from ojs.enqueue('single', p_queue => 'q', p_expires_at => $1,
+				p_scheduled_at => least($1::timestamptz - interval '1 second', $2))`,
 		`select from ojs.enqueue_many(json_build_array(json_build_object('type', 'many', 'args', '[]'::json, 'queue',
 					'q', 'expires_at', $1::timestamptz),
 				json_build_object('type', 'stays', 'args', '[]'::json, 'queue', 'q', 'scheduled_at', $2::timestamptz)))`,

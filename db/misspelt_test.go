@@ -83,7 +83,8 @@ func TestMisspeltFieldsAreRefused(t *testing.T) {
 		"eta":        "eta is not known; scheduled_at is probably meant",
 		"tenantId":   "tenantId is not known; meta.tenant_id is probably meant",
 	} {
-		if got := refused(t, service, "OJ400", "select ojs.enqueue('a', p_extra => json_build_object($1::text, 1))", name); got.Message != says {
+		got := refused(t, service, "OJ400", "select ojs.enqueue('a', p_extra => json_build_object($1::text, 1))", name)
+		if got.Message != says {
 			t.Errorf("%q: %s, want %s", name, got.Message, says)
 		}
 	}

@@ -23,7 +23,8 @@ import (
 func configFlag() cli.Flag {
 	return &cli.StringFlag{
 		Name: "config", Sources: cli.EnvVars("OJS_CONFIG"),
-		Usage: "`FILE` with tiers, tenants and their limits in JSON, or the JSON itself; each entry is applied once (docs/operate/tiers.md)",
+		Usage: "`FILE` with tiers, tenants and their limits in JSON, or the JSON itself; " +
+			"each entry is applied once (docs/operate/tiers.md)",
 	}
 }
 

@@ -137,7 +137,8 @@ func (s *stage) ownPostgres() *stage {
 	})
 	const name, role, password = "delivery", "delivery_server", "secret"
 	ctx := s.t.Context()
-	if err := errors.Join(setup.CreateDatabase(ctx, s.own.URL("postgres"), name), migrate.Run(ctx, s.own.URL(name), migrate.Up, nil)); err != nil {
+	err := errors.Join(setup.CreateDatabase(ctx, s.own.URL("postgres"), name), migrate.Run(ctx, s.own.URL(name), migrate.Up, nil))
+	if err != nil {
 		s.t.Fatal(err)
 	}
 	s.url, s.role = s.own.URL(name), s.own.URLFor(role, password, name)

@@ -103,8 +103,9 @@ func newServer(c *cli.Command, db *pg.DB, socket net.Listener) (server, error) {
 	return server{
 		db: db, socket: socket, log: cmdline.Logger(c),
 		tick: c.Duration("tick"), drain: c.Duration("drain"), delay: c.Duration("drain-delay"),
-		metricTenants: c.Int32("metric-tenants"), requests: c.Int("tenant-requests"), polls: c.Int("tenant-polls"), allPolls: c.Int("polls"),
-		auth: auth, tenantHeaders: headers, scheme: scheme(c),
+		metricTenants: c.Int32("metric-tenants"), requests: c.Int("tenant-requests"), polls: c.Int("tenant-polls"),
+		allPolls: c.Int("polls"),
+		auth:     auth, tenantHeaders: headers, scheme: scheme(c),
 	}, err
 }
 
@@ -133,7 +134,8 @@ func (s server) run(ctx context.Context) error {
 		Metrics: slices.Concat(listener.Metrics(), clock.Metrics()), MetricTenants: s.metricTenants,
 		TenantHeaders: s.tenantHeaders, APIKeys: s.auth.keys, Tokens: s.auth.tokens,
 		Limits: httpapi.Limits{
-			Drain: s.drain + cutGrace + answerGrace, DrainDelay: s.delay, TenantRequests: s.requests, TenantPolls: s.polls, Polls: s.allPolls,
+			Drain: s.drain + cutGrace + answerGrace, DrainDelay: s.delay, TenantRequests: s.requests,
+			TenantPolls: s.polls, Polls: s.allPolls,
 		},
 		AllowReset: s.reset != nil, Reset: s.reset,
 	})

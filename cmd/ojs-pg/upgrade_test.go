@@ -170,7 +170,8 @@ func (u *upgraded) changeSchema(opened *pg.DB) {
 		s.Release != pgtest.LaterRelease {
 		t.Errorf("to the old release the schema is %+v (%v)", s, err)
 	}
-	if err := migrate.Run(t.Context(), u.db.URL, migrate.Up, nil); !errors.Is(err, migrate.ErrSchema) || !strings.Contains(err.Error(), "later one") {
+	err := migrate.Run(t.Context(), u.db.URL, migrate.Up, nil)
+	if !errors.Is(err, migrate.ErrSchema) || !strings.Contains(err.Error(), "later one") {
 		t.Errorf("up with the old release: %v", err)
 	}
 	for n := range 4 {

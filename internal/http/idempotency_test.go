@@ -58,7 +58,8 @@ func TestIdempotencyKey(t *testing.T) {
 	}
 	a.do("POST", "/ojs/v1/jobs", strings.Replace(single, `"a"`, `"c"`, 1)).want(409).
 		is(map[string]any{"error.details.field": "idempotency_key"})
-	a.do("POST", "/ojs/v1/jobs/batch", `{"jobs":[`+single+`]}`).want(400).is(map[string]any{"error.details.field": "jobs[0].idempotency_key"})
+	a.do("POST", "/ojs/v1/jobs/batch", `{"jobs":[`+single+`]}`).want(400).
+		is(map[string]any{"error.details.field": "jobs[0].idempotency_key"})
 
 	// In a batch it stands next to jobs.
 	const body = `{"idempotency_key":"b","jobs":[{"type":"a","args":[]}]}`

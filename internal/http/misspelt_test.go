@@ -89,7 +89,8 @@ func TestMisspeltFields(t *testing.T) {
 			})
 		}
 	}
-	a.do("POST", "/ojs/v1/jobs", `{"type":"a","args":[],"x_priorty":1,"ext_team":"b","options":{"region":"eu"}}`).want(201).is(map[string]any{
+	const own = `{"type":"a","args":[],"x_priorty":1,"ext_team":"b","options":{"region":"eu"}}`
+	a.do("POST", "/ojs/v1/jobs", own).want(201).is(map[string]any{
 		"job.x_priorty": 1, "job.ext_team": "b", "job.options.region": "eu",
 	})
 	a.do("POST", "/ojs/v1/workers/fetch", `{"queues":["none"],"ext_runtime":"go"}`).want(200)
