@@ -312,6 +312,10 @@ func TestKeysOverHTTP(t *testing.T) {
 	second := "X-API-Key: " + a.do("POST", rotate, `{"overlap": "PT1H"}`, operator).want(201).text("secret")
 	a.do("POST", "/ojs/v1/jobs", job, first).want(201)
 	a.do("POST", "/ojs/v1/jobs", job, second).want(201)
+	// Two credentials may be of two tenants.
+	for _, two := range [][]string{{first, operator}, {first, second}} {
+		a.do("POST", "/ojs/v1/jobs", job, two...).want(400).is(map[string]any{"error.details.field": "Authorization"})
+	}
 	if list := a.do("GET", "/ojs/v1/admin/api-keys", "", operator).want(200).body; strings.Contains(list, made.text("secret")) ||
 		!strings.Contains(list, made.text("prefix")) {
 		t.Errorf("the list is %s", list)

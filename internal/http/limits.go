@@ -74,6 +74,17 @@ func tenantOfPath(c echo.Context, cannot string) (admin.Of, error) {
 	return admin.Of{Tenant: &id}, nil
 }
 
+// pauseRequest is the body of a pause of a queue.
+type pauseRequest struct {
+	jsonbody.Optional
+	Reason *string `json:"reason"`
+}
+
+// Belongs says how one tenant is paused in a queue.
+func (*pauseRequest) Belongs() map[string]string {
+	return map[string]string{"tenant": `pause one tenant in a queue with POST /ojs/v1/admin/tenants/{id}/pause and {"queue": "NAME"}`}
+}
+
 // pauseQueue returns a handler that pauses or resumes, with do, the queue that the path names.
 func (s *Server) pauseQueue(do admin.Switch) echo.HandlerFunc {
 	return func(c echo.Context) error {
@@ -81,10 +92,7 @@ func (s *Server) pauseQueue(do admin.Switch) echo.HandlerFunc {
 		if err != nil {
 			return err
 		}
-		var req struct {
-			jsonbody.Optional
-			Reason *string `json:"reason"`
-		}
+		var req pauseRequest
 		if err := c.Bind(&req); err != nil {
 			return err
 		}

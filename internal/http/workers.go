@@ -328,9 +328,23 @@ func (s *Server) direct(c echo.Context, directive string) error {
 	return s.getWorker(c)
 }
 
+// directAllRequest is a directive to all workers.
+type directAllRequest struct{ directiveRequest }
+
+// Belongs says how a directive reaches some workers only.
+func (*directAllRequest) Belongs() map[string]string {
+	const one = "a directive to one worker is POST /ojs/v1/admin/workers/{id}/directive"
+	return map[string]string{
+		"worker_id": one, "worker": one, "id": one, "ids": one, "worker_ids": one,
+		"queue":  "a directive goes to one worker, to a tenant's workers, or to all",
+		"queues": "a directive goes to one worker, to a tenant's workers, or to all",
+		"pool":   "a directive goes to one worker, to a tenant's workers, or to all",
+	}
+}
+
 // directWorkers tells all workers what to do, or all workers of a tenant.
 func (s *Server) directWorkers(c echo.Context) error {
-	var req directiveRequest
+	var req directAllRequest
 	if err := c.Bind(&req); err != nil {
 		return err
 	}
