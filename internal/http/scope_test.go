@@ -79,7 +79,7 @@ func TestEveryRouteRefusesWhatItDoesNotKnow(t *testing.T) {
 	// The error says where a scope belongs.
 	for _, c := range []struct{ path, body, says string }{
 		{"queues/default/pause", `{"tenant_id":"acme"}`, "pause one tenant in a queue with POST /ojs/v1/admin/tenants/{id}/pause"},
-		{"admin/workers/directive", `{"directive":"terminate","pool":"payments"}`, "a directive goes to one worker, to a tenant's workers, or to all"},
+		{"admin/workers/directive", `{"directive":"terminate","pool":"payments"}`, "goes to one worker, to a tenant's workers, or to all"},
 		{"admin/workers/directive", `{"directive":"terminate","worker_id":"w"}`, "POST /ojs/v1/admin/workers/{id}/directive"},
 		{"workers/fetch", `{"queues":["q"],"tenantId":"zzz"}`, "X-OJS-Tenant"},
 		{"jobs/batch", `{"tenant_id":"acme","jobs":[{"type":"a","args":[]}]}`, "X-OJS-Tenant"},
