@@ -137,9 +137,8 @@ func serveDev(ctx context.Context, c *cli.Command, own *embedpg.Server, socket n
 	if err != nil {
 		return err
 	}
-	appURL := adminURL
 	if own != nil {
-		if appURL, err = noteURLs(ctx, own, adminURL); err != nil {
+		if err := noteURLs(ctx, own, adminURL); err != nil {
 			return err
 		}
 	}
@@ -157,7 +156,7 @@ func serveDev(ctx context.Context, c *cli.Command, own *embedpg.Server, socket n
 		s.reset = func(ctx context.Context) error { return setup.Reset(ctx, adminURL) }
 	}
 	bar.Finish()
-	if err := printWelcome(c.Root().Writer, s.scheme+"://"+socket.Addr().String(), appURL, adminURL); err != nil {
+	if err := printWelcome(c.Root().Writer, s.scheme+"://"+socket.Addr().String(), own, adminURL); err != nil {
 		return err
 	}
 	return s.run(ctx)
@@ -218,10 +217,9 @@ func startOwn(ctx context.Context, c *cli.Command, log *slog.Logger, bar *cmdlin
 }
 
 // noteURLs writes the URLs of the database to files in the data directory, an application's and the
-// administrator's, for scripts and for people who have closed the window that showed them. It
-// returns the application's URL. The application's login keeps its password from one start to the
-// next, so that its URL stays valid.
-func noteURLs(ctx context.Context, own *embedpg.Server, adminURL string) (appURL string, err error) {
+// administrator's, for scripts and for people. The application's login keeps its password from one
+// start to the next, so that its URL stays valid.
+func noteURLs(ctx context.Context, own *embedpg.Server, adminURL string) error {
 	password := rand.Text()
 	if noted, err := os.ReadFile(filepath.Join(own.DataDir, devURLFile)); err == nil {
 		if u, err := url.Parse(strings.TrimSpace(string(noted))); err == nil && u.User.Username() == devAppRole {
@@ -229,15 +227,15 @@ func noteURLs(ctx context.Context, own *embedpg.Server, adminURL string) (appURL
 		}
 	}
 	if err := setup.CreateAppRole(ctx, adminURL, devAppRole, password); err != nil {
-		return "", err
+		return err
 	}
-	appURL = own.URLFor(devAppRole, password, devDatabase)
+	appURL := own.URLFor(devAppRole, password, devDatabase)
 	for name, address := range map[string]string{devURLFile: appURL, devAdminFile: adminURL} {
 		if err := own.WriteFile(name, address+"\n"); err != nil {
-			return "", fmt.Errorf("write the database's address: %w", err)
+			return fmt.Errorf("write the database's address: %w", err)
 		}
 	}
-	return appURL, nil
+	return nil
 }
 
 // dataDir returns the data directory: the option, or the user's place for data. It fails if the
@@ -256,31 +254,38 @@ func dataDir(c *cli.Command) (string, error) {
 	return filepath.Join(home, ".local", "share", "ojs-pg"), nil
 }
 
-// printWelcome prints the addresses, and three commands to try. appURL and adminURL are the same if
-// the database is not dev's own.
-func printWelcome(out io.Writer, http, appURL, adminURL string) error {
-	admin := ""
-	if adminURL != appURL {
-		admin = "\n         as an application, which enqueues, works and reads; the administrator:\n         psql '" + adminURL + "'"
+// printWelcome prints how to reach the system, and three commands to try. own is dev's own
+// PostgreSQL, whose URLs are in files, because they are too long for a line of a terminal; nil: the
+// database at url is the user's.
+func printWelcome(out io.Writer, http string, own *embedpg.Server, url string) error {
+	psql := "psql '" + url + "'"
+	if own != nil {
+		in := func(file string) string { return `psql "$(cat '` + filepath.Join(own.DataDir, file) + `')"` }
+		psql = in(devURLFile) + "\n         as an application, which enqueues, works and reads\n  admin  " + in(devAdminFile)
 	}
 	_, err := fmt.Fprintf(out, `
   HTTP   %[1]s
-  psql   psql '%[2]s'%[3]s
+  psql   %[2]s
 
 Try, in psql:
 
-  select id, state from ojs.enqueue('email.send', '["ada@example.com"]', p_tenant => 'acme');
+  select id, state from ojs.enqueue('email.send', '["ada@example.com"]',
+      p_tenant => 'acme');
 
 in a shell:
 
-  curl -sS %[1]s/ojs/v1/workers/fetch -H 'Content-Type: application/json' -d '{"queues": ["default"], "worker_id": "w1"}'
+  curl -sS %[1]s/ojs/v1/workers/fetch \
+    -H 'Content-Type: application/json' \
+    -d '{"queues": ["default"], "worker_id": "w1"}'
 
 and in psql again:
 
   select * from ojs.overview;
 
+Errors of psql are shorter after: \set SHOW_CONTEXT never
+
 Ctrl-C stops it.
 
-`, http, appURL, admin)
+`, http, psql)
 	return err
 }

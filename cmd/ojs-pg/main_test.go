@@ -177,9 +177,13 @@ func launchDev(t *testing.T, dir string, more ...string) (p *program, base, url 
 	t.Helper()
 	p = launch(t, nil, append([]string{"dev", "--listen", "127.0.0.1:0", "--data-dir", dir}, more...)...)
 	base = p.find(`HTTP +(http://\S+)$`)
-	url = p.find(`psql '(postgres://\S+)'$`)
+	file := p.find(`psql "\$\(cat '(\S+/url)'\)"$`)
 	p.find(`msg=(serving)`)
-	return p, base, url
+	noted, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p, base, strings.TrimSpace(string(noted))
 }
 
 // request sends an HTTP request, which must get an answer.

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ojs-pg/ojs-pg/internal/embedpg"
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
@@ -72,8 +73,13 @@ func TestHeartbeatsDoNotOutliveATimeout(t *testing.T) {
 func TestTheWelcome(t *testing.T) {
 	t.Parallel()
 	var out strings.Builder
-	err := printWelcome(&out, "http://127.0.0.1:8080", "app", "admin")
+	err := printWelcome(&out, "http://127.0.0.1:8080", &embedpg.Server{DataDir: ".dev"}, "")
 	if err != nil || !strings.Contains(out.String(), "select * from ojs.overview;") {
 		t.Errorf("%v: %s", err, &out)
+	}
+	for line := range strings.Lines(out.String()) {
+		if len(line) > 80 {
+			t.Errorf("a line is wider than a terminal: %s", line)
+		}
 	}
 }
