@@ -75,7 +75,8 @@ func examplesOf(t *testing.T, section string) (all []*example) {
 // tells which one it stands for.
 type stage struct {
 	*api
-	made map[string]string
+	made    map[string]string
+	schemas map[string]named // of docs/openapi.yaml
 }
 
 // noting is a request whose handler is watched for what it reads of the query.
