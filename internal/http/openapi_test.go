@@ -177,7 +177,7 @@ func (s *stage) operationOf(r *route, shown []*example) *operation {
 	op.Security = &[]map[string][]string{}
 	if r.Scope != scopeOpen {
 		op.Security = &[]map[string][]string{{"bearer": {string(r.Scope)}}, {"key": {string(r.Scope)}}}
-		op.Responses["default"] = &apiResponse{Ref: "#/components/responses/error"}
+		op.Responses["default"] = &apiResponse{Ref: "#/components/responses/refusal"}
 	}
 	for _, m := range pathParameter.FindAllStringSubmatch(r.Path, -1) {
 		op.Parameters = append(op.Parameters, inPath(r.Path, m[1]))
@@ -231,7 +231,7 @@ func (s *stage) operationOf(r *route, shown []*example) *operation {
 	}
 	tenant := "acme"
 	if r.Allow(&principal{Tenant: &tenant, Scopes: []string{string(scopeAdmin)}}) == nil {
-		op.Parameters = append(op.Parameters, parameter{Ref: "#/components/parameters/tenant"})
+		op.Parameters = append(op.Parameters, parameter{Ref: "#/components/parameters/tenantHeader"})
 	}
 	return op
 }
@@ -262,11 +262,11 @@ func (s *stage) components() map[string]map[string]any {
 			"bearer": map[string]any{"type": "http", "scheme": "bearer", "description": "An API key or a token."},
 			"key":    map[string]any{"type": "apiKey", "in": "header", "name": "X-API-Key", "description": "An API key."},
 		},
-		"parameters": {"tenant": map[string]any{
+		"parameters": {"tenantHeader": map[string]any{
 			"name": names.TenantHeader, "in": "header", "schema": anyText,
 			"description": "The tenant of the jobs, or the tenant that the request is about.",
 		}},
-		"responses": {"error": map[string]any{
+		"responses": {"refusal": map[string]any{
 			"description": "The request is refused:\n\n" + strings.Join(problems, "\n") + "\n",
 			"content":     map[string]any{jsonbody.ContentType: map[string]any{"schema": ref("Error")}},
 		}},

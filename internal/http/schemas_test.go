@@ -215,9 +215,9 @@ func jobRequests() map[string]named {
 		}),
 		"RetryFilter":  body[jobsFilter]("A filter of discarded jobs.", props{"state": oneOf("discarded")}),
 		"RetryRequest": body[retryRequest]("What to change of a job before it runs again.", props{"override": ref("Override")}),
-		"Override": made("New values of a job that runs again.", object(withNulls(props{
-			"queue": text(), "priority": between(-100, 100), "args": freeList(), "meta": freeObject(), "retry": ref("RetryPolicy"),
-			"max_attempts": between(0, 1000), "expires_at": text(),
+		"Override": made("New values of a job that runs again.", closed(object(props{
+			"queue?": text(), "priority?": between(-100, 100), "args?": freeList(), "meta?": freeObject(), "retry?": ref("RetryPolicy"),
+			"max_attempts?": between(0, 1000), "expires_at?": nullable(text()),
 		}))),
 		"ResultsRequest": body[resultsRequest]("The jobs whose results are asked for.", props{
 			"ids": schema{"type": "array", "items": uuidText(), "maxItems": maxResults},
