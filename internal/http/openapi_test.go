@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"flag"
 	"net/http"
-	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -20,7 +19,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-var update = flag.Bool("update", false, "rewrite docs/openapi.yaml")
+var update = flag.Bool("update", false, "rewrite docs/openapi.yaml, and the parts of docs/reference/http that are made of the code")
 
 // What docs/openapi.yaml is made of, in the order in which it is written.
 type (
@@ -358,12 +357,6 @@ func TestGoldenExamples(t *testing.T) {
 	} else if err := read.Validate(t.Context(), openapi3.DisableExamplesValidation()); err != nil {
 		t.Error(err)
 	}
-	if *update {
-		if err := os.WriteFile(file, want, 0o644); err != nil { //nolint:gosec // for everybody to read
-			t.Fatal(err)
-		}
-	}
-	if got, err := os.ReadFile(file); err != nil || !bytes.Equal(got, want) {
-		t.Errorf("%s is not what the server and the examples tell; make golden writes it anew (%v)", file, err)
-	}
+	golden(t, file, string(want))
+	s.checkReference(shown)
 }
