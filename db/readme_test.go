@@ -23,7 +23,11 @@ func TestSQLInTheDocsWorks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pages = append(pages, "../README.md", "../docs/security.md", "../docs/delivery.md", "../docs/tiers.md", "../docs/walk.md")
+	deeper, err := filepath.Glob("../docs/*/*/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages = append(append(pages, deeper...), "../README.md", "../docs/security.md", "../docs/delivery.md", "../docs/tiers.md", "../docs/walk.md")
 	blocks := 0
 	for _, page := range pages {
 		text, err := os.ReadFile(page)

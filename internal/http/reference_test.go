@@ -335,3 +335,54 @@ func TestErrorsLeadToTheirHeadings(t *testing.T) {
 		t.Errorf("an error leads to %s, want %s", url, want)
 	}
 }
+
+var (
+	link    = regexp.MustCompile(`\]\(([^)#\s]*)(?:#([^)]*))?\)`)
+	heading = regexp.MustCompile(`(?m)^#+ (.*)$`)
+	noMark  = regexp.MustCompile(`[^a-z0-9_ -]`)
+)
+
+// Links of the reference lead to files and headings that exist.
+func TestLinksOfTheReference(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob(reference + "*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	links := 0
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range link.FindAllStringSubmatch(string(text), -1) {
+			links++
+			if strings.HasPrefix(m[1], "https:") {
+				continue
+			}
+			to := file
+			if m[1] != "" {
+				to = filepath.Join(filepath.Dir(file), m[1])
+			}
+			page, err := os.ReadFile(to)
+			if err != nil {
+				t.Errorf("%s has a link to %s: %v", file, m[1], err)
+			} else if m[2] != "" && !hasHeading(string(page), m[2]) {
+				t.Errorf("%s has a link to %s, which has no heading %s", file, to, m[2])
+			}
+		}
+	}
+	if links < 100 {
+		t.Errorf("only %d links were found", links)
+	}
+}
+
+// hasHeading reports whether a page has a heading with an anchor, as GitHub names it.
+func hasHeading(page, anchor string) bool {
+	for _, m := range heading.FindAllStringSubmatch(page, -1) {
+		if strings.ReplaceAll(noMark.ReplaceAllString(strings.ToLower(m[1]), ""), " ", "-") == anchor {
+			return true
+		}
+	}
+	return false
+}

@@ -190,8 +190,6 @@ func jobRequests() map[string]named {
 	single := func(s schema) schema { return and(s, props{"job_id": uuidText()}) }
 	oneAck := func() schema { return bodyOf[ackRequest](props{"result": free()}) }
 	oneNack := func() schema { return bodyOf[nackRequest](props{"error": ref("Failure")}) }
-	filter := props{"queue": text(), "state": stateOfJob(), "type": text(), "tenant": text(), "tenant_id": text(), "since": instant(), "until": instant()}
-	filter["state"] = oneOf(liveStates...)
 	many := func(item string) schema {
 		return open(object(props{"jobs": schema{"type": "array", "items": ref(item), "minItems": 1, "maxItems": maxAckJobs}, "worker_id?": nullable(text())}))
 	}
@@ -306,8 +304,8 @@ func queueSchemas() map[string]named {
 	per := props{"status": status(), "created_at": nullable(instant())}
 	configured := props{"config": ref("QueueConfig"), "state": status()}
 	hours := props{}
-	addAnswer2 := answerOf[hourly](nil)["properties"].(map[string]schema)
-	for name, s := range addAnswer2 {
+	rates := answerOf[hourly](nil)["properties"].(map[string]schema)
+	for name, s := range rates {
 		hours[name+"?"] = s
 	}
 	all := and(answerOf[queueJSON](props{
@@ -367,14 +365,14 @@ func queueSchemas() map[string]named {
 func cronSchemas() map[string]named {
 	overlap := func() schema { return oneOf("skip", "allow", "cancel_previous", "enqueue") }
 	catchUp := func() schema { return oneOf("once", "skip") }
-	made2 := props{"type": text(), "args": freeList(), "meta": freeObject(), "options": ref("JobOptions")}
+	ofJobs := props{"type": text(), "args": freeList(), "meta": freeObject(), "options": ref("JobOptions")}
 	cron := props{
 		"name": text(), "expression": text(), "cron": text(), "timezone": text(), "enabled": boolean(), "status": oneOf("active", "paused", "error"),
 		"error?": text(), "overlap_policy": overlap(), "catch_up": catchUp(), "description": nullable(text()),
-		"job_template": open(object(made2)), "last_run_at": nullable(instant()), "next_run_at": nullable(instant()), "run_count": whole64(),
+		"job_template": open(object(ofJobs)), "last_run_at": nullable(instant()), "next_run_at": nullable(instant()), "run_count": whole64(),
 		"created_at": instant(), "updated_at": instant(),
 	}
-	maps.Copy(cron, made2)
+	maps.Copy(cron, ofJobs)
 	put := envelopeProps(false)
 	maps.Copy(put, withNulls(props{
 		"name": text(), "cron": text(), "expression": text(), "timezone": text(), "overlap_policy": overlap(), "catch_up": catchUp(),
@@ -383,7 +381,7 @@ func cronSchemas() map[string]named {
 	template := envelopeProps(false)
 	maps.Copy(template, props{"type": text(), "args?": freeList()})
 	put["job_template?"] = nullable(ref("JobTemplate"))
-	answer2 := func() schema { return object(props{"cron": ref("CronJob"), "cron_job": ref("CronJob")}) }
+	bothNames := func() schema { return object(props{"cron": ref("CronJob"), "cron_job": ref("CronJob")}) }
 	return map[string]named{
 		"CronJob":        made("A cron job; attributes of its jobs that the server does not know come back as they were sent.", open(object(cron))),
 		"CronJobRequest": made("A cron job to register: a schedule, and the jobs that it makes.", open(object(put))),
@@ -391,8 +389,8 @@ func cronSchemas() map[string]named {
 		"PatchCronRequest": body[patchCronRequest]("Settings of a cron job to change.", props{
 			"overlap_policy": overlap(), "catch_up": catchUp(), "description": schema{"type": "string", "maxLength": 1000},
 		}),
-		"CronAnswer":       made("A cron job, under both names that clients read.", answer2()),
-		"DeleteCronAnswer": made("A cron job that was removed.", and(answer2(), props{"deleted": boolean(), "name": text()})),
+		"CronAnswer":       made("A cron job, under both names that clients read.", bothNames()),
+		"DeleteCronAnswer": made("A cron job that was removed.", and(bothNames(), props{"deleted": boolean(), "name": text()})),
 		"CronList": made("A page of cron jobs, under the three names that clients read.", object(props{
 			"cron_jobs": list(ref("CronJob")), "crons": list(ref("CronJob")), "items": list(ref("CronJob")), "count": whole64(),
 			"pagination": ref("Page"),
