@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -224,9 +225,12 @@ var validators = sync.OnceValue(func() map[string]*jsonschema.Schema {
 
 // errorCodes are the codes of ojs.problem, which TestGoldenExamples compares with the database.
 var errorCodes = []string{
-	"QUEUE_FULL", "RESULT_PRUNED", "RESULT_TOO_LARGE", "TENANT_ACCESS_DENIED", "TENANT_LIMIT_EXCEEDED", "TENANT_MISMATCH", "TENANT_REQUIRED",
-	"TENANT_SUSPENDED", "TENANT_UNKNOWN", "ambiguous_job", "backend_unavailable", "conflict", "duplicate", "forbidden", "internal_error",
-	"invalid_payload", "invalid_request", "not_found", "payload_too_large", "timeout", "unauthorized", "unsupported", "validation_error",
+	"QUEUE_FULL", "RESULT_PRUNED", "RESULT_TOO_LARGE", "TENANT_ACCESS_DENIED", "TENANT_LIMIT_EXCEEDED",
+	"TENANT_MISMATCH", "TENANT_REQUIRED",
+	"TENANT_SUSPENDED", "TENANT_UNKNOWN", "ambiguous_job", "backend_unavailable", "conflict", "duplicate",
+	"forbidden", "internal_error",
+	"invalid_payload", "invalid_request", "not_found", "payload_too_large", "timeout", "unauthorized", "unsupported",
+	"validation_error",
 }
 
 // checkContract checks an exchange with the schemas of docs/openapi.yaml: every answer, and every
@@ -311,6 +315,28 @@ func TestContractsAreThoseOfRoutes(t *testing.T) {
 	for name := range schemas {
 		if !used[name] && !strings.Contains(text.String(), `#/components/schemas/`+name+`"`) {
 			t.Errorf("nothing has the schema %s", name)
+		}
+	}
+}
+
+// Jobs have the attributes that the server writes, and jobs and cron jobs are sent with the fields
+// that the server compares misspelt names with.
+func TestSchemasHaveTheNamesOfEnvelopes(t *testing.T) {
+	t.Parallel()
+	schemas := componentSchemas(errorCodes)
+	for name, want := range map[string][]string{
+		"Job": slices.Sorted(maps.Keys(written)), "EnqueueRequest": envelopeNames, "CronJobRequest": cronNames,
+	} {
+		properties := schemas[name].schema["properties"].(map[string]schema)
+		for _, field := range want {
+			if properties[field] == nil {
+				t.Errorf("%s has no %s", name, field)
+			}
+		}
+		for field := range properties {
+			if !slices.Contains(want, field) {
+				t.Errorf("%s has %s, which the server does not know", name, field)
+			}
 		}
 	}
 }

@@ -17,7 +17,8 @@ func TestGeneratedClientCompiles(t *testing.T) {
 	}
 	dir := t.TempDir()
 	client := filepath.Join(dir, "client.go")
-	runTool(t, "tool", "-modfile=tools.mod", "oapi-codegen", "-package", "client", "-generate", "types,client", "-o", client, "docs/openapi.yaml")
+	runTool(t, "tool", "-modfile=tools.mod", "oapi-codegen", "-package", "client", "-generate", "types,client", "-o",
+		client, "docs/openapi.yaml")
 
 	// The client is compiled as a package of this module, with the packages of tools.mod that it
 	// imports, and never lies in the tree.
@@ -48,7 +49,10 @@ func runTool(t *testing.T, args ...string) {
 	if err == nil {
 		return
 	}
-	for _, unreachable := range []string{"dial tcp", "no such host", "module lookup disabled", "connection refused", "i/o timeout"} {
+	for _, unreachable := range []string{
+		"dial tcp", "no such host", "module lookup disabled", "connection refused",
+		"i/o timeout",
+	} {
 		if strings.Contains(string(out), unreachable) {
 			t.Skipf("a module of tools.mod cannot be fetched: %.500s", out)
 		}

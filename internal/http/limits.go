@@ -285,5 +285,8 @@ func (s *Server) limitQueue(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return c.JSON(http.StatusOK, map[string]any{"limits": map[string]any{"max_concurrency": rule.MaxConcurrency}, "rule": shownRule{OjsRule: rule}})
+	return c.JSON(http.StatusOK, map[string]any{
+		"limits": map[string]any{"max_concurrency": rule.MaxConcurrency},
+		"rule":   shownRule{OjsRule: rule},
+	})
 }

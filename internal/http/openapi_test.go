@@ -19,7 +19,8 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-var update = flag.Bool("update", false, "rewrite docs/openapi.yaml, and the parts of docs/reference/http that are made of the code")
+var update = flag.Bool("update", false,
+	"rewrite docs/openapi.yaml, and the parts of docs/reference/http that are made of the code")
 
 // What docs/openapi.yaml is made of, in the order in which it is written.
 type (
@@ -172,7 +173,10 @@ var headerParameters = map[string]string{
 // operationOf is a route, and what its examples tell of it.
 func (s *stage) operationOf(r *route, shown []*example) *operation {
 	s.t.Helper()
-	op := &operation{ID: operationID(r.Method, r.Path), Tags: []string{shown[0].section}, Summary: shown[0].about, Responses: map[string]*apiResponse{}}
+	op := &operation{
+		ID: operationID(r.Method, r.Path), Tags: []string{shown[0].section}, Summary: shown[0].about,
+		Responses: map[string]*apiResponse{},
+	}
 	op.Security = &[]map[string][]string{}
 	if r.Scope != scopeOpen {
 		op.Security = &[]map[string][]string{{"bearer": {string(r.Scope)}}, {"key": {string(r.Scope)}}}
@@ -208,7 +212,8 @@ func (s *stage) operationOf(r *route, shown []*example) *operation {
 	}
 	for status, answer := range answers {
 		if name := strconv.Itoa(status); op.Responses[name] == nil {
-			op.Responses[name] = &apiResponse{Description: http.StatusText(status), content: shownAs(s.t, jsonbody.ContentType, "Error", answer)}
+			op.Responses[name] = &apiResponse{Description: http.StatusText(status), content: shownAs(s.t,
+				jsonbody.ContentType, "Error", answer)}
 		}
 	}
 	for _, name := range queries {
@@ -226,7 +231,10 @@ func (s *stage) operationOf(r *route, shown []*example) *operation {
 	}
 	slices.Sort(headers)
 	for _, name := range slices.Compact(headers) {
-		op.Parameters = append(op.Parameters, parameter{Name: name, In: "header", Schema: anyText, Description: headerParameters[name]})
+		op.Parameters = append(op.Parameters, parameter{
+			Name: name, In: "header", Schema: anyText,
+			Description: headerParameters[name],
+		})
 	}
 	tenant := "acme"
 	if r.Allow(&principal{Tenant: &tenant, Scopes: []string{string(scopeAdmin)}}) == nil {
@@ -296,8 +304,9 @@ func (s *stage) document(shown map[string][]*example) []byte {
 		Info: map[string]any{
 			"title": "ojs-pg", "version": specVersion,
 			"license": map[string]string{"name": "Apache-2.0", "identifier": "Apache-2.0"},
-			"description": "Written by make golden from the server's routes, errors and structs, and from http-examples.md, whose examples show " +
-				"some of the members. docs/reference/http explains each route. Without --auth no credential is needed. " +
+			"description": "Written by make golden from the server's routes, errors and structs, and from http-examples.md, " +
+				"whose examples show some of the members. docs/reference/http explains each route. " +
+				"Without --auth no credential is needed. " +
 				"A later release may add members to answers, and values to their enums.",
 		},
 		Servers: []map[string]string{{"url": "http://127.0.0.1:8080"}},

@@ -314,7 +314,8 @@ func TestErrorsLeadToTheirHeadings(t *testing.T) {
 	for _, m := range regexp.MustCompile("(?m)^## `([A-Za-z_]+)`$").FindAllStringSubmatch(string(page), -1) {
 		headings[m[1]] = true
 	}
-	for _, code := range pgtest.List[string](t, a.pool, "select distinct code from ojs.problem union all select 'internal_error'") {
+	for _, code := range pgtest.List[string](t, a.pool,
+		"select distinct code from ojs.problem union all select 'internal_error'") {
 		if !headings[code] {
 			t.Errorf("the page has no heading `%s`", code)
 		}
@@ -324,7 +325,8 @@ func TestErrorsLeadToTheirHeadings(t *testing.T) {
 		t.Errorf("there is no error %s", code)
 	}
 	for _, row := range pgtest.List[string](t, a.pool, `
-			select format('- Status %s, %sretryable; SQLSTATE %s.', http_status, case when not retryable then 'not ' end, sqlstate)
+			select format('- Status %s, %sretryable; SQLSTATE %s.', http_status,
+				case when not retryable then 'not ' end, sqlstate)
 			from ojs.problem where sqlstate like 'OJ___'`) {
 		if !strings.Contains(string(page), row+"\n") {
 			t.Errorf("the page does not say %q", row)
