@@ -3,6 +3,7 @@ package httpapi
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"net/http"
 	"slices"
@@ -346,4 +347,56 @@ func mapValues(m map[int]string) (all []string) {
 		all = append(all, v)
 	}
 	return all
+}
+
+// isClosed reports whether a schema refuses members that it does not name.
+func isClosed(schemas map[string]named, s schema) bool {
+	if to, ok := s["$ref"].(string); ok {
+		return isClosed(schemas, schemas[to[strings.LastIndex(to, "/")+1:]].schema)
+	}
+	if of, ok := s["anyOf"].([]schema); ok {
+		return !slices.ContainsFunc(of, func(s schema) bool { return !isClosed(schemas, s) })
+	}
+	return s["additionalProperties"] == false
+}
+
+// The server refuses an unknown member of a body exactly where the schema does.
+func TestUnknownMembersAreRefusedWhereTheSchemaSays(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	schemas := componentSchemas(errorCodes)
+	values := map[string]string{"priority": "1", "scopes": `["read"]`, "name": `"new"`, "tier": "null"} // that are looked at first
+	id, closed, open := a.push(`{"type":"a","args":[]}`), 0, 0
+	for path, methods := range a.paths() {
+		for _, method := range methods {
+			c, _ := contractOf(method, path)
+			if c.body == "" {
+				continue
+			}
+			to := strings.NewReplacer(":id", id, ":name", "default").Replace(path)
+			sent := `{"zqzqzq":1`
+			required, _ := schemas[c.body].schema["required"].([]string)
+			for _, name := range required {
+				if value, known := values[name]; known {
+					sent += fmt.Sprintf(",%q:%s", name, value)
+				}
+			}
+			r := a.do(method, to, sent+"}")
+			field, _ := r.get("error.details.field").(string)
+			refused := r.status >= 400 && strings.HasSuffix(field, "zqzqzq")
+			switch want := isClosed(schemas, schemas[c.body].schema); {
+			case want && !refused && field != "confirm" && r.status != http.StatusNotFound:
+				t.Errorf("%s %s takes an unknown member, and %s is closed: %d %s", method, path, c.body, r.status, r.body)
+			case !want && refused:
+				t.Errorf("%s %s refuses an unknown member, and %s is open: %s", method, path, c.body, r.body)
+			case want:
+				closed++
+			default:
+				open++
+			}
+		}
+	}
+	if closed < 20 || open < 40 {
+		t.Errorf("only %d closed and %d open bodies were sent", closed, open)
+	}
 }

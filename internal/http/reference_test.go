@@ -66,9 +66,16 @@ func (s *stage) referencesOf(shown map[string][]*example) map[string]string {
 	others, lines := map[string][]string{}, map[string]string{}
 	for path, methods := range s.paths() {
 		for _, method := range methods {
-			if name := mainName(method, path); name != method+" "+path {
-				others[name] = append(others[name], "`"+method+" "+inBraces(path)+"`")
+			name := mainName(method, path)
+			if name == method+" "+path {
+				continue
 			}
+			other := "`" + method + " " + inBraces(path) + "`"
+			_, main, _ := strings.Cut(name, " ")
+			if scope := s.route(method, path).Scope; scope != s.route(method, main).Scope {
+				other += ", with the scope `" + string(scope) + "`"
+			}
+			others[name] = append(others[name], other)
 		}
 	}
 	for path, methods := range s.paths() {
