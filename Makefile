@@ -60,7 +60,7 @@ pictures: ## docs/images: measures the shares again, four minutes, and draws the
 generate: ## internal/sqlcgen from db/queries and the schema
 	$(TOOL) sqlc generate
 
-golden: ## golden files, docs/reference/sql-api.md, docs/openapi.yaml and db/schema.sql (needs PostgreSQL 15) from the database as it is
+golden: ## golden files, docs/reference/sql-api.md, docs/openapi.yaml, docs/reference/http and db/schema.sql (needs PostgreSQL 15) from the database as it is
 	$(GO) test -count=1 ./db -update -run '^TestGolden'
 	$(GO) test -count=1 ./internal/http -update -run '^TestGolden'
 

@@ -142,6 +142,7 @@ func (a *api) send(ctx context.Context, method, path, body string, headers ...st
 	if err := dec.Decode(&r.value); err != nil {
 		return nil, fmt.Errorf("%s %s answered %d with no JSON: %q", method, path, res.StatusCode, raw)
 	}
+	a.checkContract(req, body, r)
 	return r, nil
 }
 

@@ -20,8 +20,12 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/problems"
 )
 
-// docsURL is the page that explains every code. The specification has pages for few of them.
-const docsURL = "https://github.com/ojs-pg/ojs-pg/blob/main/docs/http-api.md#errors"
+// errorsPage is the page that explains every code below a heading of its own. The specification has
+// pages for few of them.
+const errorsPage = "https://github.com/ojs-pg/ojs-pg/blob/main/docs/reference/http/errors.md"
+
+// docsURL returns the address of the heading of a code.
+func docsURL(code string) string { return errorsPage + "#" + strings.ToLower(code) }
 
 // problemWriter gives errors the statuses that ojs.problem has for their codes, and answers
 // requests with them. byCode is filled by newProblems and only read after that.
@@ -207,7 +211,7 @@ func problemBody(p *pg.Error, requestID string) map[string]any {
 	body["message"] = p.Message
 	body["retryable"] = p.Retryable
 	body["request_id"] = requestID
-	body["docs_url"] = docsURL
+	body["docs_url"] = docsURL(p.Code)
 	body["details"] = details
 	if p.Hint != "" {
 		body["hint"] = p.Hint

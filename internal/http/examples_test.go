@@ -76,7 +76,8 @@ func examplesOf(t *testing.T, section string) (all []*example) {
 // server: the first answer that shows it tells for which.
 type stage struct {
 	*api
-	made map[string]string
+	made    map[string]string
+	schemas map[string]named // of docs/openapi.yaml
 }
 
 // noting is a request that records which query parameters its handler reads.

@@ -135,8 +135,15 @@ func (s *Server) pauseTenant(do admin.Switch) echo.HandlerFunc {
 		if err != nil {
 			return err
 		}
-		return c.JSON(http.StatusOK, map[string]any{"paused": rule.PausedAt != nil, "rule": rule})
+		return c.JSON(http.StatusOK, map[string]any{"paused": rule.PausedAt != nil, "rule": shownRule{OjsRule: rule}})
 	}
+}
+
+// shownRule is a rule as answers show it: without the transaction that is noted for the limit, which
+// only decisions need.
+type shownRule struct {
+	sqlcgen.OjsRule
+	LimitXid *struct{} `json:"limit_xid,omitempty"`
 }
 
 // limitsRequest is the body of a change of limits. Each limit is a number, an object or null, and
@@ -226,7 +233,7 @@ func (s *Server) limitTenant(c echo.Context) error {
 	return c.JSON(http.StatusOK, map[string]any{"tenant_id": *of.Tenant, "queue": req.Queue, "limits": shown})
 }
 
-// shownLimits returns limits, which come in the form of ojs._limits_json, as answers show them: as
+// shownLimits returns limits, which come in the form of ojs._limit_json, as answers show them: as
 // a number if a limit has no other attribute. With current it keeps what counts against each limit.
 func shownLimits(raw json.RawMessage, current bool) (map[string]any, error) {
 	limits := map[string]map[string]any{}
@@ -278,5 +285,8 @@ func (s *Server) limitQueue(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return c.JSON(http.StatusOK, map[string]any{"limits": map[string]any{"max_concurrency": rule.MaxConcurrency}, "rule": rule})
+	return c.JSON(http.StatusOK, map[string]any{
+		"limits": map[string]any{"max_concurrency": rule.MaxConcurrency},
+		"rule":   shownRule{OjsRule: rule},
+	})
 }

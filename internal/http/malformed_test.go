@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -550,29 +549,7 @@ func TestWhichOfSeveralFaultsIsNamed(t *testing.T) {
 	}
 }
 
-// The page that errors refer to tells of every code.
-func TestErrorsReferToAPageThatTellsOfThem(t *testing.T) {
-	t.Parallel()
-	a := start(t)
-	url := a.do("GET", "/ojs/v1/jobs/x", "").want(404).text("error.docs_url")
-	path, heading, _ := strings.Cut(strings.TrimPrefix(url, "https://github.com/ojs-pg/ojs-pg/blob/main/"), "#")
-	page, err := os.ReadFile("../../" + path)
-	if err != nil {
-		t.Fatalf("%s: %v", url, err)
-	}
-	_, section, found := strings.Cut(strings.ToLower(string(page)), "\n## "+heading+"\n")
-	if !found {
-		t.Fatalf("%s has no section %s", path, heading)
-	}
-	section, _, _ = strings.Cut(section, "\n## ")
-	for _, code := range pgtest.List[string](t, a.pool, "select distinct code from ojs.problem order by code") {
-		if !strings.Contains(section, "| `"+strings.ToLower(code)+"` |") {
-			t.Errorf("the section does not tell of %s", code)
-		}
-	}
-}
-
-// wantErrorShape checks the members that every error must have.
+// wantErrorShape checks what every error must have.
 func wantErrorShape(r *reply) {
 	r.t.Helper()
 	for _, path := range []string{"error.code", "error.message", "error.request_id", "error.docs_url"} {

@@ -3,7 +3,6 @@ package httpapi
 import (
 	"fmt"
 	"net/http"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -103,88 +102,8 @@ func TestEscapedNamesAreRead(t *testing.T) {
 	a.do("GET", "/ojs/v1/admin/tenants/acme%3Aeu/stats", "").want(200).is(map[string]any{"tenant_id": "acme:eu"})
 }
 
-// documented counts the routes of docs/http-api.md, and fails for routes that do not exist. The table of that
-// page has `GET /a/{id}`, `/b`, and `.../{id}/c`, which stands for the path before up to some slash, and then
-// /{id}/c.
-func documented(t *testing.T, there func(methods []string, path string) bool) (routes int) {
-	t.Helper()
-	text, err := os.ReadFile("../../docs/http-api.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, table, _ := strings.Cut(string(text), "\n## Routes\n")
-	table, _, _ = strings.Cut(table, "\n## ")
-	name := regexp.MustCompile(`\{[a-z]+\}`)
-	quoted := regexp.MustCompile("`([A-Z]+ )?(/[^` ]*|\\.\\.\\.[^` ]*)`|`([A-Z]+)`")
-	for line := range strings.Lines(table) {
-		if !strings.HasPrefix(line, "| `") {
-			continue
-		}
-		methods, last := []string(nil), ""
-		for _, m := range quoted.FindAllStringSubmatch(strings.Split(line, " | ")[0], -1) {
-			if m[3] != "" {
-				methods = append(methods, m[3]) // `GET`, `DELETE /path`
-				continue
-			}
-			if m[1] != "" {
-				method := strings.TrimSpace(m[1])
-				if last != "" {
-					methods = nil
-				}
-				methods = append(methods, method)
-			}
-			path := name.ReplaceAllString(m[2], "{}")
-			candidates := []string{path}
-			if rest, ok := strings.CutPrefix(path, "..."); ok {
-				candidates = nil
-				for at, c := range last {
-					if c == '/' {
-						candidates = append(candidates, last[:at]+rest)
-					}
-				}
-				candidates = append(candidates, last+rest)
-			}
-			routes++
-			found := slices.IndexFunc(candidates, func(c string) bool { return there(methods, c) })
-			if found < 0 {
-				t.Errorf("there is no %s %s", methods, m[2])
-				continue
-			}
-			last = candidates[found]
-		}
-	}
-	return routes
-}
-
-// secondName replaces the second name of a route by the one in the documentation. TestRoutesOfTwoNames
-// compares both.
+// secondName gives routes of two names, which TestRoutesOfTwoNames compares, the one by which the documentation tells of them.
 var secondName = strings.NewReplacer("/crons", "/cron", "/admin/dead-letter", "/dead-letter")
-
-func TestEveryRouteOfTheDocumentationIsThere(t *testing.T) {
-	t.Parallel()
-	parameter := regexp.MustCompile(`:[a-z]+`)
-	shapes := map[string][]string{}
-	for path, methods := range start(t).paths() {
-		shapes[parameter.ReplaceAllString(path, "{}")] = methods
-	}
-	told := map[string]bool{}
-	listed := documented(t, func(methods []string, path string) bool {
-		for _, m := range methods {
-			told[m+" "+path] = true
-		}
-		return !slices.ContainsFunc(methods, func(m string) bool { return !slices.Contains(shapes[path], m) })
-	})
-	if listed < 60 {
-		t.Errorf("only %d routes were found in the documentation", listed)
-	}
-	for path, methods := range shapes {
-		for _, m := range methods {
-			if !told[m+" "+secondName.Replace(path)] {
-				t.Errorf("the documentation does not tell of %s %s", m, path)
-			}
-		}
-	}
-}
 
 func TestRoutesOfTwoNames(t *testing.T) {
 	t.Parallel()
