@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/http"
@@ -22,6 +23,8 @@ const (
 	reference   = "../../docs/reference/http/"
 	routeBegins = "<!-- route: written by make golden -->\n"
 	routeEnds   = "<!-- end of route -->\n"
+	indexBegins = "<!-- index: written by make golden -->\n"
+	indexEnds   = "<!-- end of index -->\n"
 )
 
 // routeHeading matches the heading of a route.
@@ -294,6 +297,38 @@ func (s *stage) checkReference(shown map[string][]*example) {
 		}
 	}
 	golden(t, reference+"objects.md", s.objects())
+	raw, err := os.ReadFile(reference + "README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, begins := strings.Cut(string(raw), indexBegins)
+	_, after, ends := strings.Cut(rest, indexEnds)
+	if !begins || !ends {
+		t.Fatalf("the index has no marks %q and %q", indexBegins, indexEnds)
+	}
+	golden(t, reference+"README.md", before+indexBegins+indexOf(sections)+indexEnds+after)
+}
+
+// inBrackets matches the names of SQL functions behind the sentence of a route.
+var inBrackets = regexp.MustCompile(`(?s)\s\([^()]*\x60ojs\.[^()]*\)`)
+
+// indexOf returns the list of all routes, with the sentence below the heading of each.
+func indexOf(sections []section) string {
+	slices.SortFunc(sections, func(a, b section) int {
+		_, pathA, _ := strings.Cut(a.route, " ")
+		_, pathB, _ := strings.Cut(b.route, " ")
+		return cmp.Or(strings.Compare(pathA, pathB), strings.Compare(a.route, b.route))
+	})
+	var out strings.Builder
+	out.WriteString("\n| route | what it does |\n|---|---|\n")
+	for _, of := range sections {
+		_, about, _ := strings.Cut(of.text, "\n\n")
+		about, _, _ = strings.Cut(about, "\n\n")
+		about, _, _ = strings.Cut(strings.Join(strings.Fields(inBrackets.ReplaceAllString(about, "")), " ")+" ", ". ")
+		anchor := strings.ReplaceAll(noMark.ReplaceAllString(strings.ToLower(of.route), ""), " ", "-")
+		fmt.Fprintf(&out, "| [`%s`](%s#%s) | %s |\n", of.route, filepath.Base(of.file), anchor, about)
+	}
+	return out.String() + "\n"
 }
 
 // golden compares a file with what it has to be, or writes it.
