@@ -9,7 +9,7 @@ begin
         select a.attrelid::regclass as view, a.attname as name from pg_attribute a
         where a.attnum > 0 and not a.attisdropped and col_description(a.attrelid, a.attnum) is not null
             and a.attrelid::regclass::text in ('ojs.jobs', 'ojs.results', 'ojs.crons', 'ojs.cron_runs', 'ojs.workers', 'ojs.pool_stats',
-                'ojs.audit_trail')
+                'ojs.audit_trail', 'ojs.dead_job')
     loop
         execute format('comment on column %s.%I is null', v_column.view, v_column.name);
     end loop;

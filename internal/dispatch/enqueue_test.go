@@ -32,7 +32,7 @@ func TestOnceIsTheSame(t *testing.T) {
 	id, tenant, yes := "019539a4-0000-7000-8000-000000000001", "acme", true
 	job := &NewJob{
 		Type: []byte("a.b"), Queue: []byte("q"), Args: []byte(`[ 1.0 ,"\u00e9"]`), Meta: []byte(`{"k":"v"}`),
-		Retry: []byte(`{"max_attempts":7}`), Options: []byte(`{"x": 1.50}`), Extra: []byte(`{"y" :2}`), Tags: []byte(`["t","\"u\""]`),
+		Retry: []byte(`{"max_attempts":7}`), Options: []byte(`{"x": 1.50}`), Extra: []byte(`{"x_y" :2}`), Tags: []byte(`["t","\"u\""]`),
 		ScheduledAt: []byte("2099-01-02T03:04:05Z"), ExpiresAt: []byte("2100-01-02T03:04:05Z"), Priority: number(5), MaxAttempts: number(9),
 		TimeoutMs: number(1000), VisibilityTimeoutMs: number(2000), Pending: &yes, Tenant: &tenant,
 	}

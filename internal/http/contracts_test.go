@@ -326,7 +326,8 @@ func TestSchemasHaveTheNamesOfEnvelopes(t *testing.T) {
 	t.Parallel()
 	schemas := componentSchemas(errorCodes)
 	for name, want := range map[string][]string{
-		"Job": slices.Sorted(maps.Keys(written)), "EnqueueRequest": append(slices.Clone(envelopeNames), idempotencyField), "CronJobRequest": cronNames,
+		"Job": slices.Sorted(maps.Keys(written)), "CronJobRequest": cronNames,
+		"EnqueueRequest": append(slices.Clone(envelopeNames), idempotencyField),
 	} {
 		properties := schemas[name].schema["properties"].(map[string]schema)
 		for _, field := range want {
