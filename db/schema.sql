@@ -675,7 +675,7 @@ begin
     where q.tenant_id = p_tenant and q.queue = p_queue and q.nth = 4 and v_was.hard[4] <> v_of.hard[4];
     update ojs.stripe s
     set tokens = array(select coalesce(v_parts[k], ojs._grown(v_was, k, s.n, s.tokens, s.at, v_now)) from generate_series(1, 5) k),
-        at = greatest(v_now, least(s.at, v_now + interval '1 minute')), uses = s.uses + 1, rev = s.rev + s.uses % 64 / 63
+        at = ojs._used_at(s.at, v_now), uses = s.uses + 1, rev = s.rev + s.uses % 64 / 63
     where s.tenant_id = p_tenant and s.queue = p_queue and s.n = any (v_held);
 end;
 $$;
@@ -2917,6 +2917,27 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._clock_was_set_back(p_now timestamp with time zone) RETURNS void
+    LANGUAGE sql
+    AS $$
+    -- A cron job that is looked at long before its time is planned anew (_fire_cron).
+    insert into ojs.timer (due_at, kind, tenant_ids, ids)
+    select p_now, 'cron', array_agg(c.tenant_id), array_agg(c.id)
+    from (
+        select c.tenant_id, c.id, (row_number() over (order by c.look_at) - 1) / 100 as hundred from ojs.cron c
+        where c.enabled and c.look_at >= p_now + interval '10 seconds'
+    ) c group by c.hundred;
+    update ojs.quota q set measure_at = null
+    from (
+        select o.tenant_id, o.queue, o.resource from ojs.quota o
+        where o.measure_at >= p_now + interval '10 seconds' for update skip locked
+    ) o where q.tenant_id = o.tenant_id and q.queue = o.queue and q.resource = o.resource;
+    update ojs.upkeep_task t set not_before = p_now
+    from (
+        select o.task from ojs.upkeep_task o where o.not_before >= p_now + interval '10 seconds' for update skip locked
+    ) o where t.task = o.task
+$$;
+
 CREATE FUNCTION ojs._columns_among(p_options json) RETURNS ojs.violation
     LANGUAGE sql IMMUTABLE
     AS $$
@@ -4522,6 +4543,12 @@ begin
             v_again := v_now + interval '200 milliseconds';
         end if;
         select * into v_cron from ojs.cron c where c.id = v_cron.id;
+    elsif v_cron.enabled and v_cron.look_at >= v_now + interval '10 seconds' then
+        -- Its own timer is due later, so this one is of ojs._clock_was_set_back: the known times
+        -- follow a moment that the clock had reached, and the next one may be days away. If this is
+        -- an older timer, planning anew gives the same times.
+        v_rest := '{}';
+        v_cron.left_out := '{}';
     end if;
     -- Due times that did not exist, because clocks were put forward, get a row of the history, too.
     insert into ojs.cron_run (tenant_id, name, due_at, reason)
@@ -4539,7 +4566,8 @@ begin
         case when v_cron.enabled then greatest(v_rest[1], v_now) end));
     update ojs.cron c
     set rev = c.rev + (v_rest <> c.upcoming)::int, upcoming = v_rest,
-        left_out = array(select u from unnest(c.left_out) u where u > v_now order by u), look_at = v_again, waiting = v_cron.waiting
+        left_out = array(select u from unnest(v_cron.left_out) u where u > v_now order by u),
+        anchor_at = least(c.anchor_at, v_now), look_at = v_again, waiting = v_cron.waiting
     where c.id = v_cron.id and (c.upcoming, c.look_at, c.waiting) is distinct from (v_rest, v_again, v_cron.waiting);
     return v_wants;
 end;
@@ -5069,7 +5097,7 @@ begin
             exit when lacks is null and stripes <> '{}';
             select s.tenant_id, s.queue, s.n, s.rev,
                 array(select ojs._grown(p_of, k, s.n, s.tokens, s.at, v_now) from generate_series(1, 5) k),
-                greatest(v_now, least(s.at, v_now + interval '1 minute')), s.uses into v_stripe
+                ojs._used_at(s.at, v_now), s.uses into v_stripe
             from (select s.* from ojs.stripe s
                 where s.tenant_id = p_of.tenant_id and s.queue = p_of.queue
                     and s.n <> all (array(select h.n from unnest(stripes) h))
@@ -5186,11 +5214,21 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._growing(p_at timestamp with time zone, p_now timestamp with time zone) RETURNS double precision
+    LANGUAGE sql IMMUTABLE
+    AS $$
+    -- Sessions read the clock at slightly different times, so a stripe may have been used after
+    -- p_now. Ten seconds or more after p_now, the clock was ahead and has been set back. Without
+    -- this case the stripe would get no tokens until the clock has caught up. A refused enqueue
+    -- writes nothing, so it cannot correct the mark; the next job that is accepted does.
+    select case when p_at < p_now + interval '10 seconds' then greatest(0, date_part('epoch', p_now - p_at)) else 1e12 end
+$$;
+
 CREATE FUNCTION ojs._grown(p_of ojs.allowance, p_nth integer, p_n integer, p_tokens double precision[], p_at timestamp with time zone, p_now timestamp with time zone) RETURNS double precision
     LANGUAGE sql IMMUTABLE
     AS $$
     select case when p_of.growth[p_nth] > 0 and p_n >= p_of.stripes then 0
-        else least(p_of.caps[p_nth], p_tokens[p_nth] + p_of.growth[p_nth] * greatest(0, date_part('epoch', p_now - p_at))) end
+        else least(p_of.caps[p_nth], p_tokens[p_nth] + p_of.growth[p_nth] * ojs._growing(p_at, p_now)) end
 $$;
 
 CREATE FUNCTION ojs._guard(p_lane boolean) RETURNS boolean
@@ -6919,13 +6957,15 @@ CREATE VIEW ojs._quota_use AS
     q.reason,
     t.tokens
    FROM ((ojs.quota q
-     CROSS JOIN LATERAL ( SELECT COALESCE(sum(GREATEST(ojs._grown(a.*, q.nth, s.n, s.tokens, s.at, ojs.now()), (
+     CROSS JOIN LATERAL ( SELECT COALESCE(sum(GREATEST(ojs._grown(a.*, q.nth, s.n, s.tokens, s.at, c.now), (
                 CASE
                     WHEN a.hard[q.nth] THEN 0
                     ELSE NULL::integer
                 END)::double precision)), (0)::double precision) AS tokens
-           FROM (ojs.allowance a
+           FROM ((ojs.allowance a
              JOIN ojs.stripe s ON (((s.tenant_id = a.tenant_id) AND (s.queue = a.queue))))
+             CROSS JOIN ( SELECT ojs.now() AS now
+                 OFFSET 0) c)
           WHERE ((a.tenant_id = q.tenant_id) AND (a.queue = q.queue))) t)
      CROSS JOIN LATERAL ( SELECT (floor((t.tokens + (0.000001)::double precision)))::bigint AS whole) u);
 
@@ -12215,17 +12255,15 @@ begin
                 order by (s.n + pg_backend_pid()) % v_of.stripes limit 1 for update skip locked;
             end if;
             continue when v_one.version is null;
-            v_gain := greatest(0, date_part('epoch', v_now - v_one.at));
+            v_gain := ojs._growing(v_one.at, v_now);
             for k in 1 .. 5 loop
                 continue when v_of.hard[k] is null;
                 v_left := least(v_of.caps[k], v_one.tokens[k] + v_of.growth[k] * v_gain) - p_want[k];
                 continue tries when v_of.hard[k] and p_want[k] > 0 and v_left < 0;
                 v_one.tokens[k] := v_left;
             end loop;
-            -- Another session may have read the clock later, so at does not go back. But if the
-            -- clock is set back, growth stops for a minute at most.
             update ojs.stripe s
-            set tokens = v_one.tokens, at = greatest(v_now, least(s.at, v_now + interval '1 minute')), uses = s.uses + 1,
+            set tokens = v_one.tokens, at = ojs._used_at(s.at, v_now), uses = s.uses + 1,
                 rev = s.rev + s.uses % 64 / 63
             where s.ctid = v_one.version;
             continue allowances;
@@ -13103,6 +13141,10 @@ begin
     where q.tenant_id = u.tenant_id and q.queue = u.queue and q.resource = u.resource;
 end;
 $$;
+
+CREATE FUNCTION ojs._used_at(p_at timestamp with time zone, p_now timestamp with time zone) RETURNS timestamp with time zone
+    LANGUAGE sql IMMUTABLE
+    AS $$ select greatest(p_now, case when p_at < p_now + interval '10 seconds' then p_at end) $$;
 
 CREATE FUNCTION ojs._utc(p_at timestamp with time zone) RETURNS text
     LANGUAGE sql IMMUTABLE
@@ -16605,6 +16647,11 @@ begin
     end if;
 
     v_mark := ojs._clock_mark();
+    -- The mark is the time of an earlier look, or before it. So the clock was set back. The time
+    -- allows for small corrections, which do no harm.
+    if v_mark.due_at > v_now + interval '10 seconds' then
+        perform ojs._clock_was_set_back(v_now);
+    end if;
     select t.* into v_timers from ojs._do_timers(v_mark, v_now, p_limit, v_result) t;
     v_result := v_timers.o_result;
     select l.* into v_leases from ojs._reap_leases(v_mark, v_now, p_limit) l;
