@@ -54,7 +54,8 @@ as $$
         'The page tells what each step means.', 'drop-finished-jobs.md'
     from ojs.upkeep_status u
     cross join ojs.settings s
-    where s.held_at is null and (u.failures >= case when u.last_step like 'failed%' then 3 else 20 end or isfinite(u.next_at) and u.next_at < ojs.now() - interval '10 minutes')
+    where s.held_at is null and (u.failures >= case when u.last_step like 'failed%' then 3 else 20 end
+        or isfinite(u.next_at) and u.next_at < ojs.now() - interval '10 minutes')
 $$;
 comment on function ojs._doctor_tables() is
 'The findings of ojs.doctor about tables and partitions.';
