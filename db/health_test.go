@@ -544,3 +544,29 @@ func TestDoctorFinds(t *testing.T) {
 		})
 	}
 }
+
+// A replication slot that nobody reads keeps the log until the disk is full.
+func TestDoctorNamesAnAbandonedSlot(t *testing.T) {
+	t.Parallel()
+	p := pgtest.NewPrivate(t, map[string]string{"max_wal_size": "32MB", "fsync": "off"})
+	conn := connect(t, p.URL)
+	found := func() []string {
+		t.Helper()
+		return list[string](t, conn, "select finding || ' ' || advice from ojs.doctor() where runbook = 'disk-full.md'")
+	}
+	exec(t, conn, "select pg_create_physical_replication_slot('gone', true)")
+	if got := found(); len(got) != 0 {
+		t.Errorf("a new slot is found: %q", got)
+	}
+	for range 8 {
+		exec(t, conn, "select pg_logical_emit_message(false, 'x', repeat('x', 16000000))")
+	}
+	exec(t, conn, "checkpoint")
+	if got := found(); len(got) != 1 || !strings.Contains(got[0], "slot gone, which keeps 1") || !strings.Contains(got[0], "pg_drop_replication_slot('gone')") {
+		t.Errorf("the doctor says %q", got)
+	}
+	exec(t, conn, "select pg_drop_replication_slot('gone')")
+	if got := found(); len(got) != 0 {
+		t.Errorf("afterwards the doctor says %q", got)
+	}
+}

@@ -675,7 +675,7 @@ begin
     where q.tenant_id = p_tenant and q.queue = p_queue and q.nth = 4 and v_was.hard[4] <> v_of.hard[4];
     update ojs.stripe s
     set tokens = array(select coalesce(v_parts[k], ojs._grown(v_was, k, s.n, s.tokens, s.at, v_now)) from generate_series(1, 5) k),
-        at = greatest(v_now, least(s.at, v_now + interval '1 minute')), uses = s.uses + 1, rev = s.rev + s.uses % 64 / 63
+        at = ojs._used_at(s.at, v_now), uses = s.uses + 1, rev = s.rev + s.uses % 64 / 63
     where s.tenant_id = p_tenant and s.queue = p_queue and s.n = any (v_held);
 end;
 $$;
@@ -2917,6 +2917,27 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._clock_was_set_back(p_now timestamp with time zone) RETURNS void
+    LANGUAGE sql
+    AS $$
+    -- A cron job that is looked at long before its time is planned anew (_fire_cron).
+    insert into ojs.timer (due_at, kind, tenant_ids, ids)
+    select p_now, 'cron', array_agg(c.tenant_id), array_agg(c.id)
+    from (
+        select c.tenant_id, c.id, (row_number() over (order by c.look_at) - 1) / 100 as hundred from ojs.cron c
+        where c.enabled and c.look_at >= p_now + interval '10 seconds'
+    ) c group by c.hundred;
+    update ojs.quota q set measure_at = null
+    from (
+        select o.tenant_id, o.queue, o.resource from ojs.quota o
+        where o.measure_at >= p_now + interval '10 seconds' for update skip locked
+    ) o where q.tenant_id = o.tenant_id and q.queue = o.queue and q.resource = o.resource;
+    update ojs.upkeep_task t set not_before = p_now
+    from (
+        select o.task from ojs.upkeep_task o where o.not_before >= p_now + interval '10 seconds' for update skip locked
+    ) o where t.task = o.task
+$$;
+
 CREATE FUNCTION ojs._columns_among(p_options json) RETURNS ojs.violation
     LANGUAGE sql IMMUTABLE
     AS $$
@@ -3762,6 +3783,9 @@ CREATE FUNCTION ojs._doctor_settings(p_max_conns integer, p_servers integer) RET
             when x.name = 'client_encoding' and pg_char_to_encoding(x.value) <> pg_char_to_encoding('UTF8') then
                 'one job with a character that it lacks makes each ojs.fetch of its queue fail'
             when x.name = 'row_security' and not x.value::boolean then 'each call of a function and each read of a view is an error'
+            -- A single role may be that of a producer with two-phase commit.
+            when x.name = 'ojs.notify' and x.value = 'off' and d.setrole = 0 then
+                'no commit wakes a FETCH that waits, which finds a job up to 25 seconds later'
             -- A single role may be meant to read only.
             when x.name = 'default_transaction_read_only' and x.value::boolean and d.setrole = 0 then 'nobody can enqueue or fetch' end
             as means
@@ -3792,7 +3816,8 @@ CREATE FUNCTION ojs._doctor_tables() RETURNS SETOF ojs.finding
         'The page tells what each step means.', 'drop-finished-jobs.md'
     from ojs.upkeep_status u
     cross join ojs.settings s
-    where s.held_at is null and (u.failures >= 20 or isfinite(u.next_at) and u.next_at < ojs.now() - interval '10 minutes')
+    where s.held_at is null and (u.failures >= case when u.last_step like 'failed%' then 3 else 20 end
+        or isfinite(u.next_at) and u.next_at < ojs.now() - interval '10 minutes')
 $$;
 
 CREATE FUNCTION ojs._doctor_transactions() RETURNS SETOF ojs.finding
@@ -3824,6 +3849,18 @@ CREATE FUNCTION ojs._doctor_transactions() RETURNS SETOF ojs.finding
         ) s(holds, severity, finding, advice)
         where s.holds limit 1
     ) s
+    union all
+    -- The log that a slot keeps fills the disk, and then PostgreSQL stops. extended: because of the
+    -- slot, the log is larger than max_wal_size.
+    select 'warning', 'disk', format('Nobody reads replication slot %I, which keeps %s of the log (wal_status %s): the disk may fill up.',
+            r.slot_name, coalesce(pg_size_pretty(r.kept), 'a part'), r.wal_status),
+        format('Start its reader, or: select pg_drop_replication_slot(%L)', r.slot_name), 'disk-full.md'
+    from (
+        select r.slot_name, r.wal_status, pg_wal_lsn_diff(
+            case when pg_is_in_recovery() then pg_last_wal_replay_lsn() else pg_current_wal_lsn() end, r.restart_lsn) as kept
+        from pg_catalog.pg_replication_slots r where not r.active
+    ) r
+    where r.kept > 1024 ^ 3 or r.wal_status in ('extended', 'unreserved', 'lost')
 $_$;
 
 CREATE FUNCTION ojs._doctor_work() RETURNS SETOF ojs.finding
@@ -3993,39 +4030,7 @@ CREATE FUNCTION ojs._end_workers(p_tenants text[], p_worker_ids text[]) RETURNS 
 declare
     v_jobs record;
 begin
-    -- A worker's jobs are those that its last heartbeat named, and those handed to it since then or
-    -- shortly before, while the answer may have been on its way. If a tenant's worker and a worker
-    -- for all tenants have the same name, only the named jobs are certainly its own.
-    with dead as materialized (
-        select d.tenant_id, d.worker_id, b.ids, b.seen_at - greatest(ojs._heartbeat_timeout(), interval '30 seconds') as since
-        from unnest(p_tenants, p_worker_ids) d(tenant_id, worker_id)
-        cross join lateral (
-            select b.* from ojs.worker_beat b
-            where b.tenant_id = d.tenant_id and b.worker_id = d.worker_id order by b.rev desc limit 1
-        ) b
-    ), candidate as (
-        select d.tenant_id as scope, d.worker_id, i.id from dead d cross join lateral unnest(d.ids) i(id)
-        union
-        select d.tenant_id, d.worker_id, j.id
-        from ojs.lease l
-        cross join lateral unnest(l.ids, l.tenants) i(id, tenant_id)
-        cross join lateral (
-            select j.id, j.worker_id from ojs.job j where j.id = i.id and j.tenant_id = i.tenant_id and j.state = 'active' limit 1
-        ) j
-        join dead d on d.worker_id = j.worker_id and (d.tenant_id = '' or d.tenant_id = i.tenant_id) and l.at >= d.since
-        where l.at >= (select min(d.since) from dead d)
-          and not exists (
-            select from ojs.worker o
-            where o.tenant_id = case d.tenant_id when '' then i.tenant_id else '' end and o.worker_id = d.worker_id)
-    )
-    -- Read each job by its key (offset 0): the planner knows nothing about the ids, and a join
-    -- would read the whole table.
-    select array_agg(j.tenant_id) as tenants, array_agg(j.id) as ids, array_agg(c.worker_id) as lost into v_jobs
-    from candidate c
-    cross join lateral (
-        select j.id, j.tenant_id from ojs.job j
-        where j.id = c.id and (c.scope = '' or j.tenant_id = c.scope) and j.state = 'active' and j.worker_id = c.worker_id offset 0
-    ) j;
+    select h.* into v_jobs from ojs._held_by(p_tenants, p_worker_ids) h;
     insert into ojs.lost_worker (tenant_id, worker_id, id, pool, hostname, queues, jobs, last_heartbeat_at)
     select w.tenant_id, w.worker_id, w.id, w.pool, w.hostname, ojs._serves(w.queues, w.asks), cardinality(b.ids), b.seen_at
     from unnest(p_tenants, p_worker_ids) d(tenant_id, worker_id)
@@ -4522,6 +4527,12 @@ begin
             v_again := v_now + interval '200 milliseconds';
         end if;
         select * into v_cron from ojs.cron c where c.id = v_cron.id;
+    elsif v_cron.enabled and v_cron.look_at >= v_now + interval '10 seconds' then
+        -- Its own timer is due later, so this one is of ojs._clock_was_set_back: the known times
+        -- follow a moment that the clock had reached, and the next one may be days away. If this is
+        -- an older timer, planning anew gives the same times.
+        v_rest := '{}';
+        v_cron.left_out := '{}';
     end if;
     -- Due times that did not exist, because clocks were put forward, get a row of the history, too.
     insert into ojs.cron_run (tenant_id, name, due_at, reason)
@@ -4539,7 +4550,8 @@ begin
         case when v_cron.enabled then greatest(v_rest[1], v_now) end));
     update ojs.cron c
     set rev = c.rev + (v_rest <> c.upcoming)::int, upcoming = v_rest,
-        left_out = array(select u from unnest(c.left_out) u where u > v_now order by u), look_at = v_again, waiting = v_cron.waiting
+        left_out = array(select u from unnest(v_cron.left_out) u where u > v_now order by u),
+        anchor_at = least(c.anchor_at, v_now), look_at = v_again, waiting = v_cron.waiting
     where c.id = v_cron.id and (c.upcoming, c.look_at, c.waiting) is distinct from (v_rest, v_again, v_cron.waiting);
     return v_wants;
 end;
@@ -4875,6 +4887,16 @@ CREATE FUNCTION ojs._folded() RETURNS SETOF ojs.fold
     LANGUAGE sql STABLE ROWS 1
     AS $$ select f.* from ojs.fold f order by f.rev desc limit 1 $$;
 
+CREATE FUNCTION ojs._follows(p_says ojs.worker, p_known ojs.worker) RETURNS boolean
+    LANGUAGE sql IMMUTABLE
+    AS $$
+    -- A registration that is sent again has the same start and the same pid. A process that started
+    -- earlier is not the next one, whatever its pid: its registration was on its way for long.
+    select coalesce(p_says.started_at > p_known.started_at, false)
+        or coalesce(p_says.hostname = p_known.hostname and p_says.pid <> p_known.pid, false)
+            and (p_says.started_at < p_known.started_at) is not true
+$$;
+
 CREATE FUNCTION ojs._foreign(p_extra json) RETURNS ojs.violation
     LANGUAGE plpgsql STABLE
     AS $$
@@ -5069,7 +5091,7 @@ begin
             exit when lacks is null and stripes <> '{}';
             select s.tenant_id, s.queue, s.n, s.rev,
                 array(select ojs._grown(p_of, k, s.n, s.tokens, s.at, v_now) from generate_series(1, 5) k),
-                greatest(v_now, least(s.at, v_now + interval '1 minute')), s.uses into v_stripe
+                ojs._used_at(s.at, v_now), s.uses into v_stripe
             from (select s.* from ojs.stripe s
                 where s.tenant_id = p_of.tenant_id and s.queue = p_of.queue
                     and s.n <> all (array(select h.n from unnest(stripes) h))
@@ -5186,11 +5208,21 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._growing(p_at timestamp with time zone, p_now timestamp with time zone) RETURNS double precision
+    LANGUAGE sql IMMUTABLE
+    AS $$
+    -- Sessions read the clock at slightly different times, so a stripe may have been used after
+    -- p_now. Ten seconds or more after p_now, the clock was ahead and has been set back. Without
+    -- this case the stripe would get no tokens until the clock has caught up. A refused enqueue
+    -- writes nothing, so it cannot correct the mark; the next job that is accepted does.
+    select case when p_at < p_now + interval '10 seconds' then greatest(0, date_part('epoch', p_now - p_at)) else 1e12 end
+$$;
+
 CREATE FUNCTION ojs._grown(p_of ojs.allowance, p_nth integer, p_n integer, p_tokens double precision[], p_at timestamp with time zone, p_now timestamp with time zone) RETURNS double precision
     LANGUAGE sql IMMUTABLE
     AS $$
     select case when p_of.growth[p_nth] > 0 and p_n >= p_of.stripes then 0
-        else least(p_of.caps[p_nth], p_tokens[p_nth] + p_of.growth[p_nth] * greatest(0, date_part('epoch', p_now - p_at))) end
+        else least(p_of.caps[p_nth], p_tokens[p_nth] + p_of.growth[p_nth] * ojs._growing(p_at, p_now)) end
 $$;
 
 CREATE FUNCTION ojs._guard(p_lane boolean) RETURNS boolean
@@ -5261,6 +5293,44 @@ $$;
 CREATE FUNCTION ojs._heartbeat_timeout() RETURNS interval
     LANGUAGE sql STABLE
     AS $$ select s.heartbeat_timeout_ms * interval '1 millisecond' from ojs.settings s $$;
+
+CREATE FUNCTION ojs._held_by(p_tenants text[], p_worker_ids text[], OUT tenants text[], OUT ids uuid[], OUT lost text[]) RETURNS record
+    LANGUAGE sql STABLE
+    AS $$
+    -- A worker's jobs are those that its last heartbeat named, and those handed to it since then or
+    -- shortly before, while the answer may have been on its way. If a tenant's worker and a worker
+    -- for all tenants have the same name, only the named jobs are certainly its own.
+    with dead as materialized (
+        select d.tenant_id, d.worker_id, b.ids, b.seen_at - greatest(ojs._heartbeat_timeout(), interval '30 seconds') as since
+        from unnest(p_tenants, p_worker_ids) d(tenant_id, worker_id)
+        cross join lateral (
+            select b.* from ojs.worker_beat b
+            where b.tenant_id = d.tenant_id and b.worker_id = d.worker_id order by b.rev desc limit 1
+        ) b
+    ), candidate as (
+        select d.tenant_id as scope, d.worker_id, i.id from dead d cross join lateral unnest(d.ids) i(id)
+        union
+        select d.tenant_id, d.worker_id, j.id
+        from ojs.lease l
+        cross join lateral unnest(l.ids, l.tenants) i(id, tenant_id)
+        cross join lateral (
+            select j.id, j.worker_id from ojs.job j where j.id = i.id and j.tenant_id = i.tenant_id and j.state = 'active' limit 1
+        ) j
+        join dead d on d.worker_id = j.worker_id and (d.tenant_id = '' or d.tenant_id = i.tenant_id) and l.at >= d.since
+        where l.at >= (select min(d.since) from dead d)
+          and not exists (
+            select from ojs.worker o
+            where o.tenant_id = case d.tenant_id when '' then i.tenant_id else '' end and o.worker_id = d.worker_id)
+    )
+    -- Read each job by its key (offset 0): the planner knows nothing about the ids, and a join
+    -- would read the whole table.
+    select array_agg(j.tenant_id), array_agg(j.id), array_agg(c.worker_id)
+    from candidate c
+    cross join lateral (
+        select j.id, j.tenant_id from ojs.job j
+        where j.id = c.id and (c.scope = '' or j.tenant_id = c.scope) and j.state = 'active' and j.worker_id = c.worker_id offset 0
+    ) j
+$$;
 
 CREATE FUNCTION ojs._held_by_limits(p_job ojs.job, p_all boolean) RETURNS jsonb
     LANGUAGE plpgsql STABLE
@@ -6919,13 +6989,15 @@ CREATE VIEW ojs._quota_use AS
     q.reason,
     t.tokens
    FROM ((ojs.quota q
-     CROSS JOIN LATERAL ( SELECT COALESCE(sum(GREATEST(ojs._grown(a.*, q.nth, s.n, s.tokens, s.at, ojs.now()), (
+     CROSS JOIN LATERAL ( SELECT COALESCE(sum(GREATEST(ojs._grown(a.*, q.nth, s.n, s.tokens, s.at, c.now), (
                 CASE
                     WHEN a.hard[q.nth] THEN 0
                     ELSE NULL::integer
                 END)::double precision)), (0)::double precision) AS tokens
-           FROM (ojs.allowance a
+           FROM ((ojs.allowance a
              JOIN ojs.stripe s ON (((s.tenant_id = a.tenant_id) AND (s.queue = a.queue))))
+             CROSS JOIN ( SELECT ojs.now() AS now
+                 OFFSET 0) c)
           WHERE ((a.tenant_id = q.tenant_id) AND (a.queue = q.queue))) t)
      CROSS JOIN LATERAL ( SELECT (floor((t.tokens + (0.000001)::double precision)))::bigint AS whole) u);
 
@@ -7497,7 +7569,7 @@ begin
         'type', p_cause,
         'message', case p_cause
             when 'timeout' then format('Job execution exceeded timeout of %s seconds', trim_scale(p_limit_ms / 1000.0))
-            when 'worker_death' then 'The worker stopped sending heartbeats.'
+            when 'worker_death' then 'The worker stopped sending heartbeats, or its process was started again.'
             else 'The worker neither finished the job nor sent a heartbeat in time.' end,
         'timeout_kind', case p_cause when 'timeout' then 'execution' else 'stalled' end,
         'limit_seconds', case p_cause when 'timeout' then trim_scale(p_limit_ms / 1000.0) end,
@@ -8308,13 +8380,17 @@ CREATE FUNCTION ojs._notice_events(p_types text[], p_queues text[], p_limit inte
     order by n.at desc limit p_limit
 $$;
 
+CREATE FUNCTION ojs._notifies() RETURNS boolean
+    LANGUAGE sql STABLE
+    AS $$ select current_setting('ojs.notify', true) is distinct from 'off' $$;
+
 CREATE FUNCTION ojs._notify(p_queues text[]) RETURNS void
     LANGUAGE plpgsql
     AS $$
 declare
     v_token text;
 begin
-    for v_token in select w.token from ojs.waiter w where w.queue = any (p_queues) and w.expires_at > ojs.now() loop
+    for v_token in select w.token from ojs.waiter w where w.queue = any (p_queues) and w.expires_at > ojs.now() and ojs._notifies() loop
         perform pg_notify('ojs_wake', v_token);
     end loop;
 end;
@@ -9176,13 +9252,13 @@ CREATE FUNCTION ojs._privileges() RETURNS SETOF ojs.privilege
     union all
     select 'grant', g.object, s, s, false
     from given g cross join lateral aclexplode(g.acl) a
-    cross join format('grant %s%s on %s %s to %s', lower(a.privilege_type), g.what, g.word, g.object,
+    cross join format('grant %s%s on %s %s to %s', lower(a.privilege_type collate "C"), g.what, g.word, g.object,
         case a.grantee when 0 then 'public' else quote_ident(pg_get_userbyid(a.grantee)) end) s
     -- Grants to other roles are not made by migrations, and those roles may be dropped one day.
     where a.grantee <> g.owner and (a.grantee = 0 or pg_get_userbyid(a.grantee) in (
         'ojs_owner', 'ojs_service', 'ojs_operator', 'ojs_producer', 'ojs_worker', 'ojs_tenant'))
     union all
-    select 'policy', o.object, format('policy %I on %s for %s to %s', p.policyname, o.object, lower(p.cmd), r),
+    select 'policy', o.object, format('policy %I on %s for %s to %s', p.policyname, o.object, lower(p.cmd collate "C"), r),
         format('drop policy if exists %I on %s; create policy %I on %s as %s for %s to %s', p.policyname, o.object, p.policyname, o.object,
             p.permissive, p.cmd, r) || coalesce(' using (' || p.qual || ')', '') || coalesce(' with check (' || p.with_check || ')', ''),
         o.passing
@@ -9829,6 +9905,9 @@ begin
         v_new := ojs._merge_worker(v_known, p_says, p_anew);
         if p_anew then
             v_new.registered_at := v_now;
+            if ojs._follows(p_says, v_known) then
+                perform ojs._take_from_old_process(v_known);
+            end if;
         end if;
         if v_new is distinct from v_known then
             v_new := ojs._change_worker(v_known, v_new);
@@ -12215,17 +12294,15 @@ begin
                 order by (s.n + pg_backend_pid()) % v_of.stripes limit 1 for update skip locked;
             end if;
             continue when v_one.version is null;
-            v_gain := greatest(0, date_part('epoch', v_now - v_one.at));
+            v_gain := ojs._growing(v_one.at, v_now);
             for k in 1 .. 5 loop
                 continue when v_of.hard[k] is null;
                 v_left := least(v_of.caps[k], v_one.tokens[k] + v_of.growth[k] * v_gain) - p_want[k];
                 continue tries when v_of.hard[k] and p_want[k] > 0 and v_left < 0;
                 v_one.tokens[k] := v_left;
             end loop;
-            -- Another session may have read the clock later, so at does not go back. But if the
-            -- clock is set back, growth stops for a minute at most.
             update ojs.stripe s
-            set tokens = v_one.tokens, at = greatest(v_now, least(s.at, v_now + interval '1 minute')), uses = s.uses + 1,
+            set tokens = v_one.tokens, at = ojs._used_at(s.at, v_now), uses = s.uses + 1,
                 rev = s.rev + s.uses % 64 / 63
             where s.ctid = v_one.version;
             continue allowances;
@@ -12233,6 +12310,17 @@ begin
         v_short := v_short || v_of;
     end loop;
     return v_short;
+end;
+$$;
+
+CREATE FUNCTION ojs._take_from_old_process(p_known ojs.worker) RETURNS integer
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_jobs record;
+begin
+    select h.* into v_jobs from ojs._held_by(array[p_known.tenant_id], array[p_known.worker_id]) h;
+    return case when v_jobs.ids is null then 0 else ojs._reap(v_jobs.tenants, v_jobs.ids, v_jobs.lost) end;
 end;
 $$;
 
@@ -12735,7 +12823,8 @@ declare
     v_now   timestamptz := ojs.now();
     v_token text;
 begin
-    for v_token in select s.token from ojs.sleeper s where s.expires_at > v_now and new.due_at < v_now + s.stride loop
+    for v_token in select s.token from ojs.sleeper s
+        where s.expires_at > v_now and new.due_at < v_now + s.stride and ojs._notifies() loop
         perform pg_notify('ojs_wake', v_token);
     end loop;
     return new;
@@ -13103,6 +13192,10 @@ begin
     where q.tenant_id = u.tenant_id and q.queue = u.queue and q.resource = u.resource;
 end;
 $$;
+
+CREATE FUNCTION ojs._used_at(p_at timestamp with time zone, p_now timestamp with time zone) RETURNS timestamp with time zone
+    LANGUAGE sql IMMUTABLE
+    AS $$ select greatest(p_now, case when p_at < p_now + interval '10 seconds' then p_at end) $$;
 
 CREATE FUNCTION ojs._utc(p_at timestamp with time zone) RETURNS text
     LANGUAGE sql IMMUTABLE
@@ -16605,6 +16698,11 @@ begin
     end if;
 
     v_mark := ojs._clock_mark();
+    -- The mark is the time of an earlier look, or before it. So the clock was set back. The time
+    -- allows for small corrections, which do no harm.
+    if v_mark.due_at > v_now + interval '10 seconds' then
+        perform ojs._clock_was_set_back(v_now);
+    end if;
     select t.* into v_timers from ojs._do_timers(v_mark, v_now, p_limit, v_result) t;
     v_result := v_timers.o_result;
     select l.* into v_leases from ojs._reap_leases(v_mark, v_now, p_limit) l;
@@ -16699,10 +16797,15 @@ begin
             when 'drop' then ojs._upkeep_drop(v_plan, v_now)
             when 'measure' then ojs._measure()
             else ojs._delete_expired_keys(1000) end;
-    exception when sqlstate 'OJ400' or sqlstate 'OJ409' then
-        v_result.step := 'not yet: ' || sqlerrm;
+    exception
+        when sqlstate 'OJ400' or sqlstate 'OJ409' then
+            v_result.step := 'not yet: ' || sqlerrm;
+        when others then
+            -- An error that left this function would undo the note of it. The same task would be
+            -- first again in each call, and keep the other tasks from their turn.
+            v_result.step := format('failed: %s (%s)', sqlerrm, sqlstate);
     end;
-    v_vain := v_result.step = ojs._in_use() or v_result.step like 'not yet%';
+    v_vain := v_result.step = ojs._in_use() or v_result.step like any ('{not yet%,failed%}');
     update ojs.upkeep_task t
     set last_step = v_result.step, last_at = v_now, failures = case when v_vain then t.failures + 1 else 0 end,
         -- Wait twice as long after each step in vain, because a step reads partitions, and its

@@ -1,6 +1,11 @@
 package db_test
 
 import (
+	"io/fs"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -154,4 +159,79 @@ func TestServersApplyAFileAtTheSameTime(t *testing.T) {
 	if n := one[int](t, d.Operator(), "select count(*) from ojs.audit_trail where kind = 'limit'"); n != 2 {
 		t.Errorf("%d limits were recorded", n)
 	}
+}
+
+// lower and upper map letters by the database's locale: in a Turkish one, lower('I') is 'ı', and a misspelt name or a privilege is not recognized.
+func TestLetterCaseHasACollation(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		sql  string
+		want []string
+	}{
+		{`select lower(x), upper ( y collate "C" )`, []string{"lower(x)"}},
+		{`select lower(f(x) collate "C") || initcap(f(y))`, []string{"initcap(f(y))"}},
+		{"-- lower(x)\nselect a.lower, lower_inf(r)", nil},
+		{"select x ~* 'i', y !~* 'i' collate \"C\", z ilike 'i'", []string{"~* 'i'", "ilike 'i'"}},
+		{"select x ~ '(?i)id', regexp_replace(x, 'i', '', 'gi'), regexp_replace(x, 'i', '', 'g')", []string{"regexp_replace(x, 'i', '', 'gi')", "(?i)"}},
+	} {
+		if got := withoutCollation(c.sql); !slices.Equal(got, c.want) {
+			t.Errorf("%s: found %q, want %q", c.sql, got, c.want)
+		}
+	}
+	files := 0
+	for _, root := range []string{"code", "queries"} {
+		err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+			if err != nil || filepath.Ext(path) != ".sql" {
+				return err
+			}
+			files++
+			for _, found := range withoutCollation(readFile(t, path)) {
+				t.Errorf(`%s: %s lacks collate "C": it depends on the locale of the database`, path, found)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if files < 50 {
+		t.Errorf("only %d files were read", files)
+	}
+}
+
+var (
+	sqlComment = regexp.MustCompile(`(?m)--.*$`)
+	caseCall   = regexp.MustCompile(`\b(lower|upper|initcap|casefold|regexp_[a-z]+) ?\(`)
+	caseMatch  = regexp.MustCompile(`(?i)(?:!?~~?\*|\bilike\b)\s*'(?:[^']|'')*'(\s*collate "C")?`)
+	caseEmbed  = regexp.MustCompile(`\(\?[a-z]*i[a-z]*\)`)
+	caseFlag   = regexp.MustCompile(`'[a-z]*i[a-z]*'\)$`)
+)
+
+// withoutCollation returns the places of an SQL text that compare or change letters by the locale of the database.
+func withoutCollation(sql string) (found []string) {
+	sql = sqlComment.ReplaceAllString(sql, "")
+	for _, at := range caseCall.FindAllStringIndex(sql, -1) {
+		end, depth := at[1], 1
+		for ; end < len(sql) && depth > 0; end++ {
+			switch sql[end] {
+			case '(':
+				depth++
+			case ')':
+				depth--
+			}
+		}
+		call := sql[at[0]:end]
+		if strings.HasPrefix(call, "regexp_") && !caseFlag.MatchString(call) {
+			continue
+		}
+		if !strings.Contains(call, `collate "C"`) {
+			found = append(found, call)
+		}
+	}
+	for _, m := range caseMatch.FindAllStringSubmatch(sql, -1) {
+		if m[1] == "" {
+			found = append(found, m[0])
+		}
+	}
+	return append(found, caseEmbed.FindAllString(sql, -1)...)
 }

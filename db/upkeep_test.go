@@ -335,3 +335,42 @@ func TestManyIdsFromTheFuture(t *testing.T) {
 		t.Errorf("%d jobs are left", got)
 	}
 }
+
+// A step that fails is noted with its error, does not keep other tasks from their turn, and is named by the doctor after three times.
+func TestUpkeepNotesItsErrors(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service := d.Service()
+	now := time.Now().Truncate(time.Second)
+	d.SetNow(now)
+	exec(t, d.Pool, `
+		create function public.forbid() returns event_trigger language plpgsql as 'begin raise exception ''no DDL here''; end';
+		create event trigger `+d.RoleName("forbid")+` on ddl_command_start execute function public.forbid();`)
+	exec(t, service, `select ojs.enqueue_once('k', '[{"type": "a"}]')`)
+	exec(t, d.Pool, "update ojs.idempotency set expires_at = ojs.now()")
+	doctor := func() []string {
+		return lines(t, d.Operator(), "select finding from ojs.doctor() where topic = 'upkeep'")
+	}
+	const failed = "failed: no DDL here (P0001)"
+	for i := 1; i <= 3; i++ {
+		if got := doctor(); len(got) != 0 {
+			t.Errorf("after %d failures the doctor says %q", i-1, got)
+		}
+		keepUp(t, d)
+		if got := lines(t, d.Operator(), "select last_step, failures from ojs.upkeep_status where task = 'cut'"); got[0] != fmt.Sprint(failed, " ", i) {
+			t.Errorf("the cut is noted as %q, want failure %d", got, i)
+		}
+		now = now.Add(5 * time.Minute)
+		d.SetNow(now)
+	}
+	if got := doctor(); len(got) != 1 || !strings.Contains(got[0], "cut") || !strings.Contains(got[0], failed) {
+		t.Errorf("after three failures the doctor says %q", got)
+	}
+	if n := one[int](t, d.Pool, "select count(*)::int from ojs.idempotency"); n != 0 {
+		t.Error("the other tasks are not done")
+	}
+	exec(t, d.Pool, "drop event trigger "+d.RoleName("forbid"))
+	if steps := keepUp(t, d); len(doctor()) != 0 {
+		t.Errorf("when the trigger is gone the upkeep does %q, and the doctor says %q", steps, doctor())
+	}
+}

@@ -200,3 +200,58 @@ func TestWakeRows(t *testing.T) {
 		t.Errorf("the timers are %v", got)
 	}
 }
+
+// Everything that a transaction does with jobs can be prepared for two-phase commit while workers wait, with ojs.notify off.
+func TestTwoPhaseCommitWhileWorkersWait(t *testing.T) {
+	t.Parallel()
+	p := pgtest.NewPrivate(t, map[string]string{"max_prepared_transactions": "2", "fsync": "off"})
+	conn, ear := connect(t, p.URL), connect(t, p.URL)
+	exec(t, ear, "listen ojs_wake")
+	exec(t, conn, "select ojs.register_waiters($1, '{default}')", firstServer)
+	exec(t, conn, "select ojs.tick(p_token => 'me', p_stride_ms => 10000)")
+	for i, c := range []struct{ name, arrange, do string }{
+		{"enqueue", "", "select from ojs.enqueue('a', p_tenant => 'acme')"},
+		{"enqueue with options", "", "select from ojs.enqueue('a', p_tags => '{x}', p_tenant => 'acme')"},
+		{"enqueue later", "", "select from ojs.enqueue('a', p_scheduled_at => ojs.now() + interval '1 second', p_tenant => 'acme')"},
+		{"enqueue with a deadline", "", "select from ojs.enqueue('a', p_expires_at => ojs.now() + interval '1 second', p_tenant => 'acme')"},
+		{"enqueue many", "", `select from ojs.enqueue_many('[{"type": "a"}, {"type": "b"}]', p_tenant => 'acme')`},
+		{"enqueue once", "", `select from ojs.enqueue_once('k', '[{"type": "a"}]', p_tenant => 'acme')`},
+		{"insert", "", "insert into ojs.jobs (type, tenant_id) values ('a', 'acme')"},
+		{"insert two", "", "insert into ojs.jobs (type, tenant_id) values ('a', 'acme'), ('b', 'acme')"},
+		{"activate", "select from ojs.enqueue('p', p_pending => true)", "select from ojs.activate((select id from ojs.jobs where state = 'pending'))"},
+		{"fail", "select from ojs.enqueue('f')", `
+			select ojs.nack(id, '{"message": "again"}', p_lease => lease) from ojs.fetch('{default}', 1)`},
+		{"requeue", "select from ojs.enqueue('r')", "select ojs.release(id, lease) from ojs.fetch('{default}', 1)"},
+		{"acknowledge", "select from ojs.enqueue('r')", "select ojs.ack(id, lease) from ojs.fetch('{default}', 1)"},
+	} {
+		if c.arrange != "" {
+			exec(t, conn, c.arrange)
+		}
+		tx := connect(t, p.URL)
+		if i == 0 {
+			// Without the setting it fails, and PostgreSQL says why.
+			exec(t, tx, "begin")
+			exec(t, tx, c.do)
+			if _, err := tx.Exec(t.Context(), "prepare transaction 'tpc'"); err == nil || !strings.Contains(err.Error(), "NOTIFY") {
+				t.Errorf("%s without the setting: %v", c.name, err)
+			}
+		}
+		exec(t, tx, "begin")
+		exec(t, tx, "set local ojs.notify = 'off'")
+		exec(t, tx, c.do)
+		before := one[int](t, conn, "select ((select count(*) from ojs.journal) + (select count(*) from ojs.lease))::int")
+		if _, err := tx.Exec(t.Context(), "prepare transaction 'tpc'"); err != nil {
+			t.Errorf("%s: %v", c.name, err)
+			continue
+		}
+		exec(t, tx, "commit prepared 'tpc'")
+		if after := one[int](t, conn, "select ((select count(*) from ojs.journal) + (select count(*) from ojs.lease))::int"); after == before {
+			t.Errorf("%s has committed nothing", c.name)
+		}
+	}
+	// Without the setting, commits notify as ever.
+	exec(t, conn, "select from ojs.enqueue('a')")
+	if _, err := ear.WaitForNotification(t.Context()); err != nil {
+		t.Error(err)
+	}
+}

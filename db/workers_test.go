@@ -782,3 +782,82 @@ func TestWorkersWithoutHeartbeats(t *testing.T) {
 		t.Errorf("the status is %s", got)
 	}
 }
+
+// A worker that registers with a later start, or another pid on its host, has lost its old process, whose jobs come back at once.
+func TestRegisteringAgainGivesBackTheJobsOfTheOldProcess(t *testing.T) {
+	t.Parallel()
+	type process struct {
+		host  any
+		pid   any
+		start any
+	}
+	at := func(s int) any { return noon.Add(time.Duration(s) * time.Second) }
+	for name, c := range map[string]struct {
+		old, new process
+		back     bool
+	}{
+		"later start":                        {process{"h", 1, at(0)}, process{"h", 1, at(3)}, true},
+		"later start on another host":        {process{"h", 7, at(0)}, process{"i", 9, at(3)}, true},
+		"another pid":                        {process{"h", 7, nil}, process{"h", 8, nil}, true},
+		"another pid, start said once":       {process{"h", 7, at(0)}, process{"h", 8, nil}, true},
+		"the same registration":              {process{"h", 7, at(0)}, process{"h", 7, at(0)}, false},
+		"nothing said":                       {process{nil, nil, nil}, process{nil, nil, nil}, false},
+		"another pid on another host":        {process{"h", 7, nil}, process{"i", 8, nil}, false},
+		"another pid, hosts unknown":         {process{nil, 7, nil}, process{nil, 8, nil}, false},
+		"an earlier registration comes late": {process{"h", 8, at(3)}, process{"h", 7, at(0)}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := pgtest.New(t)
+			service := d.Service()
+			d.SetNow(noon)
+			register := func(p process, tenant any) {
+				t.Helper()
+				exec(t, service, "select ojs.register_worker('w', p_hostname => $1, p_pid => $2, p_started_at => $3, p_tenant => $4)",
+					p.host, p.pid, p.start, tenant)
+			}
+			register(c.old, nil)
+			register(c.old, "globex")
+			exec(t, service, "select ojs.enqueue('a', p_max_attempts => 2, p_tenant => 'acme') from generate_series(1, 4)")
+			exec(t, service, "select ojs.enqueue('last', p_max_attempts => 1, p_tenant => 'acme')")
+			d.SetNow(noon.Add(10 * time.Second))
+			held := jobs(t, service, "ojs.fetch('{default}', 2, 'w')")
+			exec(t, service, "select ojs.beat('w', array[$1, $2]::uuid[])", held[0].ID, held[1].ID)
+			d.SetNow(noon.Add(11 * time.Second))
+			if got := fetched(t, service, "w", 3); got != 3 {
+				t.Fatalf("%d jobs fetched", got)
+			}
+			if c.back {
+				// A job that another session has locked stays; that session ends it.
+				tx := begin(t, d.Pool)
+				exec(t, tx, "select from ojs.job where id = $1 for update", held[1].ID)
+				register(c.new, nil)
+				rollback(t, tx)
+			} else {
+				register(c.new, nil)
+			}
+			got := lines(t, service, "select type, state, attempt, coalesce(jsonb_array_length(errors), 0), lease is null from ojs.job order by 1, 2, 3")
+			want := []string{"a available 1 1 true", "a available 1 1 true", "a available 1 1 true", "a active 1 0 false", "last discarded 1 1 true"}
+			if !c.back {
+				want = []string{"a active 1 0 false", "a active 1 0 false", "a active 1 0 false", "a active 1 0 false", "last active 1 0 false"}
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("after the registration %q, want %q", got, want)
+			}
+			if n := one[int](t, service, "select count(*)::int from ojs.workers"); n != 2 {
+				t.Errorf("%d workers are registered", n)
+			}
+			if c.back {
+				refused(t, service, "OJ409", "select ojs.ack($1, $2)", held[0].ID, held[0].Lease)
+				// The new process has the next lease, and a second registration of it takes nothing.
+				if got := fetched(t, service, "w", 3); got != 3 {
+					t.Errorf("the new process gets %d jobs", got)
+				}
+				register(c.new, nil)
+				if n := one[int](t, service, "select count(*)::int from ojs.job where state = 'active'"); n != 4 {
+					t.Errorf("%d jobs run after a second registration of the new process", n)
+				}
+			}
+		})
+	}
+}

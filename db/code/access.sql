@@ -36,7 +36,7 @@ select ojs._to_each('{
 select ojs._to_each('{
         _default_tenant, _required_tenant, _tenant_valid, _uuid_v7, _type_only, _no_type, _raise, _with_fault, _refuse_long, _first_state,
         _attempts, _retry_max_attempts, _defaulted, _result_until, _arrivals, _recent, _deficit, _oldest_aside,
-        _heartbeat_timeout, _sees_all, _reads_all, _only_tenant, _own_shards, _own_shard_groups, _own_tenant_groups, _grown,
+        _heartbeat_timeout, _sees_all, _reads_all, _only_tenant, _own_shards, _own_shard_groups, _own_tenant_groups, _grown, _growing,
         _served_queues, _serves}',
     'grant execute on function %s to ojs_service, ojs_operator, ojs_producer, ojs_tenant');
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"github.com/ojs-pg/ojs-pg/internal/guard"
@@ -84,7 +85,11 @@ func (u *Upkeep) step(ctx context.Context, failures int) (pause time.Duration, f
 		u.log.Warn("the upkeep failed", "error", err, "failures", failures, "next_in", pause)
 		return pause, failures
 	}
-	if done.Task != "" {
+	switch {
+	case strings.HasPrefix(done.Step, "failed"):
+		// SQL has noted the error in ojs.upkeep_status, and waits longer after each failure.
+		u.log.Warn("a step of the upkeep failed", "task", done.Task, "step", done.Step)
+	case done.Task != "":
 		u.log.Debug("upkeep", "task", done.Task, "step", done.Step)
 	}
 	pause = time.Duration(done.NextInMs) * time.Millisecond

@@ -106,3 +106,30 @@ as $$
 $$;
 comment on function ojs._ms_until(timestamptz) is
 'Returns the milliseconds until a time, 0 to 10000; null for null.';
+
+-- Changes the times to look again that were worked out while the clock was ahead. Other times of the
+-- future (schedules, leases) stay as they are: the jobs' owners may have meant them.
+create or replace function ojs._clock_was_set_back(p_now timestamptz) returns void
+language sql
+as $$
+    -- A cron job that is looked at long before its time is planned anew (_fire_cron).
+    insert into ojs.timer (due_at, kind, tenant_ids, ids)
+    select p_now, 'cron', array_agg(c.tenant_id), array_agg(c.id)
+    from (
+        select c.tenant_id, c.id, (row_number() over (order by c.look_at) - 1) / 100 as hundred from ojs.cron c
+        where c.enabled and c.look_at >= p_now + interval '10 seconds'
+    ) c group by c.hundred;
+    update ojs.quota q set measure_at = null
+    from (
+        select o.tenant_id, o.queue, o.resource from ojs.quota o
+        where o.measure_at >= p_now + interval '10 seconds' for update skip locked
+    ) o where q.tenant_id = o.tenant_id and q.queue = o.queue and q.resource = o.resource;
+    update ojs.upkeep_task t set not_before = p_now
+    from (
+        select o.task from ojs.upkeep_task o where o.not_before >= p_now + interval '10 seconds' for update skip locked
+    ) o where t.task = o.task
+$$;
+comment on function ojs._clock_was_set_back(timestamptz) is
+'Has all cron jobs planned anew from p_now on, stored bytes measured and the upkeep tried again,
+after the clock was ahead and has been set back. Otherwise they would wait until the clock has
+caught up. Does the same again until the mark of the clock has moved back, too. Never waits.';

@@ -137,7 +137,7 @@ begin
         'type', p_cause,
         'message', case p_cause
             when 'timeout' then format('Job execution exceeded timeout of %s seconds', trim_scale(p_limit_ms / 1000.0))
-            when 'worker_death' then 'The worker stopped sending heartbeats.'
+            when 'worker_death' then 'The worker stopped sending heartbeats, or its process was started again.'
             else 'The worker neither finished the job nor sent a heartbeat in time.' end,
         'timeout_kind', case p_cause when 'timeout' then 'execution' else 'stalled' end,
         'limit_seconds', case p_cause when 'timeout' then trim_scale(p_limit_ms / 1000.0) end,

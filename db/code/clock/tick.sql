@@ -50,6 +50,11 @@ begin
     end if;
 
     v_mark := ojs._clock_mark();
+    -- The mark is the time of an earlier look, or before it. So the clock was set back. The time
+    -- allows for small corrections, which do no harm.
+    if v_mark.due_at > v_now + interval '10 seconds' then
+        perform ojs._clock_was_set_back(v_now);
+    end if;
     select t.* into v_timers from ojs._do_timers(v_mark, v_now, p_limit, v_result) t;
     v_result := v_timers.o_result;
     select l.* into v_leases from ojs._reap_leases(v_mark, v_now, p_limit) l;

@@ -58,20 +58,28 @@ comment on column ojs.clock_mark.open is
 'Transactions that pruning has passed: they had not ended, or their rows were still needed. There
 are at most as many as were open at the same time.';
 
+create or replace function ojs._notifies() returns boolean
+language sql stable
+as $$ select current_setting('ojs.notify', true) is distinct from 'off' $$;
+comment on function ojs._notifies() is
+'Returns whether this transaction notifies servers of what it commits. PostgreSQL cannot prepare a
+transaction for two-phase commit after a NOTIFY, so such a producer sets ojs.notify to off. Servers
+then find its jobs when they look by themselves. Becomes part of the query that asks.';
+
 create or replace function ojs._notify(p_queues text[]) returns void
 language plpgsql
 as $$
 declare
     v_token text;
 begin
-    for v_token in select w.token from ojs.waiter w where w.queue = any (p_queues) and w.expires_at > ojs.now() loop
+    for v_token in select w.token from ojs.waiter w where w.queue = any (p_queues) and w.expires_at > ojs.now() and ojs._notifies() loop
         perform pg_notify('ojs_wake', v_token);
     end loop;
 end;
 $$;
 comment on function ojs._notify(text[]) is
 'Notifies, when this transaction commits, every server with a worker that waits for one of the
-queues. If no worker waits, does nothing, and so takes no lock at commit.';
+queues. If no worker waits, or ojs.notify is off, does nothing, and so takes no lock at commit.';
 
 -- The trigger's condition calls this function only for rows that are due soon. Others, such as
 -- ordinary leases, cost no more than that comparison.
@@ -82,7 +90,8 @@ declare
     v_now   timestamptz := ojs.now();
     v_token text;
 begin
-    for v_token in select s.token from ojs.sleeper s where s.expires_at > v_now and new.due_at < v_now + s.stride loop
+    for v_token in select s.token from ojs.sleeper s
+        where s.expires_at > v_now and new.due_at < v_now + s.stride and ojs._notifies() loop
         perform pg_notify('ojs_wake', v_token);
     end loop;
     return new;
@@ -90,7 +99,7 @@ end;
 $$;
 comment on function ojs._timer_arriving() is
 'Trigger: a timer or a lease that is due soon notifies, at commit, the clocks that would sleep
-longer.';
+longer, unless ojs.notify is off.';
 
 -- Registers that a server has workers waiting.
 -- Locks the rows of that server and these queues.

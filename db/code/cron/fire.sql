@@ -115,6 +115,12 @@ begin
             v_again := v_now + interval '200 milliseconds';
         end if;
         select * into v_cron from ojs.cron c where c.id = v_cron.id;
+    elsif v_cron.enabled and v_cron.look_at >= v_now + interval '10 seconds' then
+        -- Its own timer is due later, so this one is of ojs._clock_was_set_back: the known times
+        -- follow a moment that the clock had reached, and the next one may be days away. If this is
+        -- an older timer, planning anew gives the same times.
+        v_rest := '{}';
+        v_cron.left_out := '{}';
     end if;
     -- Due times that did not exist, because clocks were put forward, get a row of the history, too.
     insert into ojs.cron_run (tenant_id, name, due_at, reason)
@@ -132,7 +138,8 @@ begin
         case when v_cron.enabled then greatest(v_rest[1], v_now) end));
     update ojs.cron c
     set rev = c.rev + (v_rest <> c.upcoming)::int, upcoming = v_rest,
-        left_out = array(select u from unnest(c.left_out) u where u > v_now order by u), look_at = v_again, waiting = v_cron.waiting
+        left_out = array(select u from unnest(v_cron.left_out) u where u > v_now order by u),
+        anchor_at = least(c.anchor_at, v_now), look_at = v_again, waiting = v_cron.waiting
     where c.id = v_cron.id and (c.upcoming, c.look_at, c.waiting) is distinct from (v_rest, v_again, v_cron.waiting);
     return v_wants;
 end;
@@ -140,7 +147,8 @@ $$;
 comment on function ojs._fire_cron(text, uuid) is
 'Fires a cron job if it is due, makes the next waiting job available if its run before has ended,
 and sets a timer for when the cron job is due next. Returns whether a server has to work out more
-times. If another session has the row locked, a timer has it looked at again in 200 ms.';
+times. Forgets the known times if the clock was set back. If another session has the row locked, a
+timer has it looked at again in 200 ms.';
 
 create or replace function ojs._run_cron(p_cron ojs.cron, p_due timestamptz, p_missed int, p_manual boolean) returns ojs.cron_run
 language plpgsql

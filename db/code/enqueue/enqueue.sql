@@ -50,7 +50,8 @@ comment on function ojs.enqueue(
     text, text, text, int, timestamptz, timestamptz, anycompatible, anycompatible, int, int, int, text[], boolean, anycompatible,
     anycompatible, uuid, text) is
 'Enqueues one job in the caller''s transaction and returns it (ojs-core section 7.1).
-It exists when the transaction commits, and then wakes a waiting worker.
+It exists when the transaction commits, and then wakes a waiting worker; after set local ojs.notify
+= ''off'', for two-phase commit, the worker finds it within 25 seconds.
 p_args, p_meta, p_retry, p_options, p_extra: json, jsonb or text, all but p_args of one type. As
 json or text p_args, p_options and p_extra are kept byte for byte. p_options and p_extra are JSON
 objects.

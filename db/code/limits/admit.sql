@@ -174,11 +174,33 @@ returns float8
 language sql immutable
 as $$
     select case when p_of.growth[p_nth] > 0 and p_n >= p_of.stripes then 0
-        else least(p_of.caps[p_nth], p_tokens[p_nth] + p_of.growth[p_nth] * greatest(0, date_part('epoch', p_now - p_at))) end
+        else least(p_of.caps[p_nth], p_tokens[p_nth] + p_of.growth[p_nth] * ojs._growing(p_at, p_now)) end
 $$;
 comment on function ojs._grown(ojs.allowance, int, int, float8[], timestamptz, timestamptz) is
 'Returns the tokens of a limit that a stripe has at p_now. Becomes part of the expression that
 asks.';
+
+create or replace function ojs._growing(p_at timestamptz, p_now timestamptz) returns float8
+language sql immutable
+as $$
+    -- Sessions read the clock at slightly different times, so a stripe may have been used after
+    -- p_now. Ten seconds or more after p_now, the clock was ahead and has been set back. Without
+    -- this case the stripe would get no tokens until the clock has caught up. A refused enqueue
+    -- writes nothing, so it cannot correct the mark; the next job that is accepted does.
+    select case when p_at < p_now + interval '10 seconds' then greatest(0, date_part('epoch', p_now - p_at)) else 1e12 end
+$$;
+comment on function ojs._growing(timestamptz, timestamptz) is
+'Returns for how many seconds the tokens of rates in a stripe have grown since p_at, when it was used
+last. If p_at is 10 seconds or more in the future, the clock was set back: so long that the stripe
+is full. Becomes part of the expression that asks.';
+
+create or replace function ojs._used_at(p_at timestamptz, p_now timestamptz) returns timestamptz
+language sql immutable
+as $$ select greatest(p_now, case when p_at < p_now + interval '10 seconds' then p_at end) $$;
+comment on function ojs._used_at(timestamptz, timestamptz) is
+'Returns the mark of a stripe that is used at p_now and was used at p_at before. Another session may
+have read the clock later, so the mark does not go back; unless the clock was set back, by 10
+seconds or more. Becomes part of the expression that asks.';
 
 create or replace function ojs._sums(p_of ojs.allowance, p_now timestamptz) returns float8[]
 language plpgsql stable

@@ -9,8 +9,11 @@ select q.tenant_id, q.queue, q.resource, q.maximum, q.period, q.burst, q.soft,
 from ojs.quota q
 cross join lateral (
     -- The same as ojs._sums, which only the owner of the tables may call.
-    select coalesce(sum(greatest(ojs._grown(a, q.nth, s.n, s.tokens, s.at, ojs.now()), case when a.hard[q.nth] then 0 end)), 0) as tokens
+    select coalesce(sum(greatest(ojs._grown(a, q.nth, s.n, s.tokens, s.at, c.now), case when a.hard[q.nth] then 0 end)), 0) as tokens
     from ojs.allowance a join ojs.stripe s on s.tenant_id = a.tenant_id and s.queue = a.queue
+    -- Offset 0, so that the clock is a column: an expression that reads the clock would keep
+    -- PostgreSQL from making _grown part of this query.
+    cross join (select ojs.now() as now offset 0) c
     where a.tenant_id = q.tenant_id and a.queue = q.queue
 ) t
 cross join lateral (select floor(t.tokens + 1e-6)::bigint as whole) u;
@@ -333,7 +336,7 @@ begin
     where q.tenant_id = p_tenant and q.queue = p_queue and q.nth = 4 and v_was.hard[4] <> v_of.hard[4];
     update ojs.stripe s
     set tokens = array(select coalesce(v_parts[k], ojs._grown(v_was, k, s.n, s.tokens, s.at, v_now)) from generate_series(1, 5) k),
-        at = greatest(v_now, least(s.at, v_now + interval '1 minute')), uses = s.uses + 1, rev = s.rev + s.uses % 64 / 63
+        at = ojs._used_at(s.at, v_now), uses = s.uses + 1, rev = s.rev + s.uses % 64 / 63
     where s.tenant_id = p_tenant and s.queue = p_queue and s.n = any (v_held);
 end;
 $$;

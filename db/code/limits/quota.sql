@@ -71,5 +71,6 @@ comment on column ojs.stripe.tokens is
 'Of each limit (ojs.quota.nth), for how many jobs or bytes the stripe has tokens, as of at. Less
 than 0: jobs beyond a soft limit.';
 comment on column ojs.stripe.at is
-'When it was used last. Tokens of rates have grown since then, up to ojs.allowance.caps.';
+'When it was used last. Tokens of rates have grown since then, up to ojs.allowance.caps. A time in
+the future: the clock was set back (ojs._growing).';
 comment on column ojs.stripe.uses is 'How often it has been used.';

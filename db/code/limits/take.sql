@@ -32,17 +32,15 @@ begin
                 order by (s.n + pg_backend_pid()) % v_of.stripes limit 1 for update skip locked;
             end if;
             continue when v_one.version is null;
-            v_gain := greatest(0, date_part('epoch', v_now - v_one.at));
+            v_gain := ojs._growing(v_one.at, v_now);
             for k in 1 .. 5 loop
                 continue when v_of.hard[k] is null;
                 v_left := least(v_of.caps[k], v_one.tokens[k] + v_of.growth[k] * v_gain) - p_want[k];
                 continue tries when v_of.hard[k] and p_want[k] > 0 and v_left < 0;
                 v_one.tokens[k] := v_left;
             end loop;
-            -- Another session may have read the clock later, so at does not go back. But if the
-            -- clock is set back, growth stops for a minute at most.
             update ojs.stripe s
-            set tokens = v_one.tokens, at = greatest(v_now, least(s.at, v_now + interval '1 minute')), uses = s.uses + 1,
+            set tokens = v_one.tokens, at = ojs._used_at(s.at, v_now), uses = s.uses + 1,
                 rev = s.rev + s.uses % 64 / 63
             where s.ctid = v_one.version;
             continue allowances;
@@ -148,7 +146,7 @@ begin
             exit when lacks is null and stripes <> '{}';
             select s.tenant_id, s.queue, s.n, s.rev,
                 array(select ojs._grown(p_of, k, s.n, s.tokens, s.at, v_now) from generate_series(1, 5) k),
-                greatest(v_now, least(s.at, v_now + interval '1 minute')), s.uses into v_stripe
+                ojs._used_at(s.at, v_now), s.uses into v_stripe
             from (select s.* from ojs.stripe s
                 where s.tenant_id = p_of.tenant_id and s.queue = p_of.queue
                     and s.n <> all (array(select h.n from unnest(stripes) h))

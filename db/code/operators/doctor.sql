@@ -111,6 +111,9 @@ as $$
             when x.name = 'client_encoding' and pg_char_to_encoding(x.value) <> pg_char_to_encoding('UTF8') then
                 'one job with a character that it lacks makes each ojs.fetch of its queue fail'
             when x.name = 'row_security' and not x.value::boolean then 'each call of a function and each read of a view is an error'
+            -- A single role may be that of a producer with two-phase commit.
+            when x.name = 'ojs.notify' and x.value = 'off' and d.setrole = 0 then
+                'no commit wakes a FETCH that waits, which finds a job up to 25 seconds later'
             -- A single role may be meant to read only.
             when x.name = 'default_transaction_read_only' and x.value::boolean and d.setrole = 0 then 'nobody can enqueue or fetch' end
             as means

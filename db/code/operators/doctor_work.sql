@@ -30,9 +30,22 @@ as $$
         ) s(holds, severity, finding, advice)
         where s.holds limit 1
     ) s
+    union all
+    -- The log that a slot keeps fills the disk, and then PostgreSQL stops. extended: because of the
+    -- slot, the log is larger than max_wal_size.
+    select 'warning', 'disk', format('Nobody reads replication slot %I, which keeps %s of the log (wal_status %s): the disk may fill up.',
+            r.slot_name, coalesce(pg_size_pretty(r.kept), 'a part'), r.wal_status),
+        format('Start its reader, or: select pg_drop_replication_slot(%L)', r.slot_name), 'disk-full.md'
+    from (
+        select r.slot_name, r.wal_status, pg_wal_lsn_diff(
+            case when pg_is_in_recovery() then pg_last_wal_replay_lsn() else pg_current_wal_lsn() end, r.restart_lsn) as kept
+        from pg_catalog.pg_replication_slots r where not r.active
+    ) r
+    where r.kept > 1024 ^ 3 or r.wal_status in ('extended', 'unreserved', 'lost')
 $$;
 comment on function ojs._doctor_transactions() is
-'The findings of ojs.doctor about transactions that stay open.';
+'The findings of ojs.doctor about transactions that stay open, and about replication slots that nobody
+reads.';
 
 create or replace function ojs._doctor_tables() returns setof ojs.finding
 language sql stable
@@ -54,7 +67,8 @@ as $$
         'The page tells what each step means.', 'drop-finished-jobs.md'
     from ojs.upkeep_status u
     cross join ojs.settings s
-    where s.held_at is null and (u.failures >= 20 or isfinite(u.next_at) and u.next_at < ojs.now() - interval '10 minutes')
+    where s.held_at is null and (u.failures >= case when u.last_step like 'failed%' then 3 else 20 end
+        or isfinite(u.next_at) and u.next_at < ojs.now() - interval '10 minutes')
 $$;
 comment on function ojs._doctor_tables() is
 'The findings of ojs.doctor about tables and partitions.';

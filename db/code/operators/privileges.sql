@@ -37,13 +37,13 @@ as $$
     union all
     select 'grant', g.object, s, s, false
     from given g cross join lateral aclexplode(g.acl) a
-    cross join format('grant %s%s on %s %s to %s', lower(a.privilege_type), g.what, g.word, g.object,
+    cross join format('grant %s%s on %s %s to %s', lower(a.privilege_type collate "C"), g.what, g.word, g.object,
         case a.grantee when 0 then 'public' else quote_ident(pg_get_userbyid(a.grantee)) end) s
     -- Grants to other roles are not made by migrations, and those roles may be dropped one day.
     where a.grantee <> g.owner and (a.grantee = 0 or pg_get_userbyid(a.grantee) in (
         'ojs_owner', 'ojs_service', 'ojs_operator', 'ojs_producer', 'ojs_worker', 'ojs_tenant'))
     union all
-    select 'policy', o.object, format('policy %I on %s for %s to %s', p.policyname, o.object, lower(p.cmd), r),
+    select 'policy', o.object, format('policy %I on %s for %s to %s', p.policyname, o.object, lower(p.cmd collate "C"), r),
         format('drop policy if exists %I on %s; create policy %I on %s as %s for %s to %s', p.policyname, o.object, p.policyname, o.object,
             p.permissive, p.cmd, r) || coalesce(' using (' || p.qual || ')', '') || coalesce(' with check (' || p.with_check || ')', ''),
         o.passing

@@ -28,7 +28,7 @@ comment on table ojs.upkeep_task is
 'The last step of each task of ojs.upkeep, one row per task; see ojs.upkeep_status.';
 comment on column ojs.upkeep_task.task is 'The task.';
 comment on column ojs.upkeep_task.last_step is
-'The result of its last step: done; again and why; or not yet and why.';
+'The result of its last step: done; again and why; not yet and why; or failed and the error.';
 comment on column ojs.upkeep_task.last_at is 'When that step was made.';
 comment on column ojs.upkeep_task.failures is 'How many steps in a row were in vain.';
 comment on column ojs.upkeep_task.not_before is 'When the next step may be made.';

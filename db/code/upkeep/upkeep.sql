@@ -74,8 +74,8 @@ have a limit on them.
 due_at: when it is due by itself; -infinity: at once; null: not at all.
 next_at: when the next step is made. Later than due_at after a step in vain; early if a cut has to
 be given up; null, while ojs.hold_dispatch is in force, for tasks that remove something.
-last_step: the result of the last step: done; again and why; not yet and why (an operator has to
-look).
+last_step: the result of the last step: done; again and why; not yet and why, or failed and the
+error with its SQLSTATE (an operator has to look).
 last_at: when the last step was made.
 failures: how many steps in a row were in vain.';
 comment on type ojs.upkeep_result is
@@ -116,10 +116,15 @@ begin
             when 'drop' then ojs._upkeep_drop(v_plan, v_now)
             when 'measure' then ojs._measure()
             else ojs._delete_expired_keys(1000) end;
-    exception when sqlstate 'OJ400' or sqlstate 'OJ409' then
-        v_result.step := 'not yet: ' || sqlerrm;
+    exception
+        when sqlstate 'OJ400' or sqlstate 'OJ409' then
+            v_result.step := 'not yet: ' || sqlerrm;
+        when others then
+            -- An error that left this function would undo the note of it. The same task would be
+            -- first again in each call, and keep the other tasks from their turn.
+            v_result.step := format('failed: %s (%s)', sqlerrm, sqlstate);
     end;
-    v_vain := v_result.step = ojs._in_use() or v_result.step like 'not yet%';
+    v_vain := v_result.step = ojs._in_use() or v_result.step like any ('{not yet%,failed%}');
     update ojs.upkeep_task t
     set last_step = v_result.step, last_at = v_now, failures = case when v_vain then t.failures + 1 else 0 end,
         -- Wait twice as long after each step in vain, because a step reads partitions, and its
@@ -135,7 +140,8 @@ $$;
 comment on function ojs.upkeep() is
 'Makes the next step of a task that is due, and returns the task and the result.
 See ojs.upkeep_status. Task and result are null if no task is due. next_in_ms: in how many
-milliseconds to call again, at most a minute; 0: there is more to do. Call it in a transaction of
+milliseconds to call again, at most a minute; 0: there is more to do. An error of a step is its
+result, not an error of this call. Call it in a transaction of
 its own. Servers call it all the time; without a server, call it yourself. Many sessions may call
 it at once. The steps are those of ojs.cut_partition and ojs.drop_finished (with up to 10000 jobs
 that move), removing 1000 idempotency keys, and reading all jobs once for limits on bytes.';

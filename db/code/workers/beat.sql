@@ -37,6 +37,9 @@ begin
         v_new := ojs._merge_worker(v_known, p_says, p_anew);
         if p_anew then
             v_new.registered_at := v_now;
+            if ojs._follows(p_says, v_known) then
+                perform ojs._take_from_old_process(v_known);
+            end if;
         end if;
         if v_new is distinct from v_known then
             v_new := ojs._change_worker(v_known, v_new);
@@ -54,7 +57,8 @@ end;
 $$;
 comment on function ojs._record_beat(text, ojs.worker, int, uuid[], boolean) is
 'Notes that a worker is alive, and returns its row; registers it if it has none. p_says: what it
-says about itself; null: not said. p_anew: it has just started.';
+says about itself; null: not said. p_anew: it has just started; jobs that an old process of it holds
+are taken back.';
 
 create or replace function ojs._add_worker(p_tenant text, p_says ojs.worker, p_active int, p_ids uuid[]) returns ojs.worker
 language plpgsql

@@ -77,12 +77,9 @@ comment on function ojs._check_workers(text[], uuid[]) is
 'Declares those of the given workers dead that have been silent too long (ojs-worker-protocol
 section 10.1), and sets timers for the rest. Returns how many jobs were taken back.';
 
-create or replace function ojs._end_workers(p_tenants text[], p_worker_ids text[]) returns int
-language plpgsql
+create or replace function ojs._held_by(p_tenants text[], p_worker_ids text[], out tenants text[], out ids uuid[], out lost text[])
+language sql stable
 as $$
-declare
-    v_jobs record;
-begin
     -- A worker's jobs are those that its last heartbeat named, and those handed to it since then or
     -- shortly before, while the answer may have been on its way. If a tenant's worker and a worker
     -- for all tenants have the same name, only the named jobs are certainly its own.
@@ -110,12 +107,24 @@ begin
     )
     -- Read each job by its key (offset 0): the planner knows nothing about the ids, and a join
     -- would read the whole table.
-    select array_agg(j.tenant_id) as tenants, array_agg(j.id) as ids, array_agg(c.worker_id) as lost into v_jobs
+    select array_agg(j.tenant_id), array_agg(j.id), array_agg(c.worker_id)
     from candidate c
     cross join lateral (
         select j.id, j.tenant_id from ojs.job j
         where j.id = c.id and (c.scope = '' or j.tenant_id = c.scope) and j.state = 'active' and j.worker_id = c.worker_id offset 0
-    ) j;
+    ) j
+$$;
+comment on function ojs._held_by(text[], text[]) is
+'Returns the running jobs of workers, in step, with the name of the worker in lost; null: they have
+no jobs.';
+
+create or replace function ojs._end_workers(p_tenants text[], p_worker_ids text[]) returns int
+language plpgsql
+as $$
+declare
+    v_jobs record;
+begin
+    select h.* into v_jobs from ojs._held_by(p_tenants, p_worker_ids) h;
     insert into ojs.lost_worker (tenant_id, worker_id, id, pool, hostname, queues, jobs, last_heartbeat_at)
     select w.tenant_id, w.worker_id, w.id, w.pool, w.hostname, ojs._serves(w.queues, w.asks), cardinality(b.ids), b.seen_at
     from unnest(p_tenants, p_worker_ids) d(tenant_id, worker_id)
@@ -142,3 +151,31 @@ comment on function ojs._end_workers(text[], text[]) is
 'Ends the registrations of dead workers, whose rows the caller has locked, and takes their jobs
 back (ojs-worker-protocol section 10.2). Returns how many. A job that another session has locked
 is left until its lease ends.';
+
+create or replace function ojs._follows(p_says ojs.worker, p_known ojs.worker) returns boolean
+language sql immutable
+as $$
+    -- A registration that is sent again has the same start and the same pid. A process that started
+    -- earlier is not the next one, whatever its pid: its registration was on its way for long.
+    select coalesce(p_says.started_at > p_known.started_at, false)
+        or coalesce(p_says.hostname = p_known.hostname and p_says.pid <> p_known.pid, false)
+            and (p_says.started_at < p_known.started_at) is not true
+$$;
+comment on function ojs._follows(ojs.worker, ojs.worker) is
+'Returns whether what a worker says when it registers shows that the process known under its name
+has ended: it started later, or has another pid on the same host.';
+
+create or replace function ojs._take_from_old_process(p_known ojs.worker) returns int
+language plpgsql
+as $$
+declare
+    v_jobs record;
+begin
+    select h.* into v_jobs from ojs._held_by(array[p_known.tenant_id], array[p_known.worker_id]) h;
+    return case when v_jobs.ids is null then 0 else ojs._reap(v_jobs.tenants, v_jobs.ids, v_jobs.lost) end;
+end;
+$$;
+comment on function ojs._take_from_old_process(ojs.worker) is
+'Takes back the jobs of a worker''s old process, and returns how many. The caller has locked the
+worker''s row, and has not yet changed its row of ojs.worker_beat, which names the jobs. A job that
+another session has locked is left until its lease ends.';

@@ -75,9 +75,9 @@ Raises invalid_request, ambiguous_job, payload_too_large, conflict (it is in ano
 validation_error (more than 10000 workers of the tenant).';
 
 -- Registers a worker that has started.
--- Locks the row of ojs.worker, if there is one.
+-- Locks the row of ojs.worker, if there is one, and the rows of its old process's jobs (skip locked).
 -- Writes ojs.worker and ojs.worker_beat, ojs.timer and ojs.worker_load for a worker that was
--- unknown.
+-- unknown, and what the end of an attempt writes.
 create or replace function ojs.register_worker(
     p_worker_id text, p_hostname text default null, p_pid int default null, p_queues text[] default null,
     p_concurrency int default null, p_labels text[] default null, p_version text default null, p_metadata anycompatible default null,
@@ -100,8 +100,9 @@ comment on function ojs.register_worker(
     text, text, int, text[], int, text[], text, anycompatible, timestamptz, text, text, text, anycompatible) is
 'Registers a worker that has started, and returns how often it is to send heartbeats.
 See ojs-worker-protocol section 3. Everything known about an earlier worker of that name is
-forgotten, its directive included; jobs that it still held are taken back when their leases end. A
-heartbeat registers, too.
+forgotten, its directive included. If p_started_at is later than before, or p_pid is another on the
+same p_hostname, the earlier process has ended, and its jobs are taken back at once; otherwise when
+their leases end. A heartbeat registers, too, and takes nothing back.
 p_concurrency: by strategy least-loaded it gets no more jobs at once.
 Raises as ojs.beat does.';
 
