@@ -658,6 +658,32 @@ func TestALimitedTenantsLogin(t *testing.T) {
 	}
 }
 
+// A tenant that only its own login serves gets jobs up to a new limit as soon as the clock has counted for it. The clock is woken for
+// that: it may sleep for 10 seconds, and a login takes no decision.
+func TestANewLimitOfALoginWakesTheClock(t *testing.T) {
+	t.Parallel()
+	e := newEar(t)
+	enqueueFor(t, e.service, "q", "acme", 10)
+	sleep := func() { exec(t, e.service, "select ojs.tick(1000, 'sleeper', 10000)") }
+	sleep()
+	e.heard()
+	for _, c := range []struct{ limit, want string }{
+		{"select ojs.limit_concurrency(4, 'acme')", "acme 4"},
+		{"select ojs.limit_concurrency(3, 'acme', 'q')", "acme 3"},
+		{"select ojs.throttle('acme', 'flood', 'concurrency', 0.5)", "acme 1"},
+	} {
+		exec(t, e.service, c.limit)
+		if !slices.Contains(e.heard(), "sleeper") {
+			t.Errorf("after %s the clock was not woken", c.limit)
+		}
+		sleep()
+		if got := handedOut(t, e.acme, "{q}", 9); got != c.want {
+			t.Errorf("after %s the login gets %q, want %q", c.limit, got, c.want)
+		}
+		ackActive(t, e.service)
+	}
+}
+
 func TestRulesAreChecked(t *testing.T) {
 	t.Parallel()
 	service := pgtest.New(t).Service()
