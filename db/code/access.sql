@@ -144,13 +144,13 @@ select ojs._to_each('{
      alter function %1$s set max_parallel_workers_per_gather = 0;
      alter function %1$s set plan_cache_mode = force_generic_plan');
 
--- A new plan for the arguments of each call, without other restrictions: a filter that is null lets
--- all rows pass, and a filter with a value may let few rows pass.
+-- A new plan for the arguments of each call, with any kind of scan and join: a filter that is null
+-- lets all rows pass, and a filter with a value may let few rows pass.
 select ojs._to_each('{dead_letters, dead_letter_count, dead_letter_stats, _lock_matching, _replay, retry_many, failed_count}',
     'alter function %1$s set jit = off; alter function %1$s set plan_cache_mode = force_custom_plan');
 
--- The restrictions above, and a new plan for the arguments of each call: the rows of one tenant are
--- found by other indexes than the rows of all tenants.
+-- Only index scans, and a new plan for the arguments of each call: the rows of one tenant are found
+-- by other indexes than the rows of all tenants.
 select ojs._to_each('{events, list_jobs, jobs_floor}',
     'alter function %1$s set enable_bitmapscan = off;
      alter function %1$s set enable_hashjoin = off;
