@@ -52,7 +52,8 @@ func limitCommands() []*cli.Command {
 	}
 }
 
-// limits sets the limits of the argument, if there is one, and lists limits.
+// limits lists limits. If it has an argument, a JSON object of limits, it first gives these limits
+// to the tenant of --tenant, in the queue of --queue if there is one.
 func limits(ctx context.Context, o *operator) error {
 	queue := given(o.String("queue"))
 	if text := o.argument(); text != "" {

@@ -94,8 +94,10 @@ grant select on
     ojs.tenant_stats, ojs.overview, ojs.queue_stats, ojs.shard_stats, ojs.rule_stats, ojs.throttles, ojs.limits, ojs.refusals, ojs._own_job
     to ojs_service, ojs_operator, ojs_tenant;
 
--- Columns that nobody may set are refused by the view's rule, which names them; so an insert has to get as far as that. With update or
--- delete a role could lock the view, and keep everybody else waiting.
+-- The rule of the view refuses the columns that no role may set, with an error that names the
+-- column. So the grant includes these columns; otherwise PostgreSQL would refuse the insert before
+-- the rule does. There is no grant of update or delete: with it a role could lock the view and make
+-- all other sessions wait.
 grant insert (id, type, queue, priority, state, attempt, max_attempts, args, meta, created_at, enqueued_at, scheduled_at, expires_at,
     started_at, lease_expires_at, finished_at, retry_at, worker_id, errors, result, timeout_ms, visibility_timeout_ms, tags, retry, options,
     extra)
@@ -120,9 +122,11 @@ grant select on
     ojs.rule_stats, ojs.limits, ojs.refusals, ojs._own_job
     to ojs_producer;
 
--- Planner settings; they hold in what a function calls, too. Index order only: the few rows that change all the time leave many dead
--- versions until vacuum comes, and a scan or a sort would read them all. Statistics would not warn, since none are kept of tenants'
--- columns. One plan for all arguments: planning costs more than running it.
+-- Planner settings of functions. They also hold in the functions that such a function calls.
+-- Only index scans: the few rows that change all the time leave many dead versions until vacuum
+-- comes, and a scan or a sort would read all of them. The planner would not know, because no
+-- statistics are kept of tenants' columns. One plan for all arguments: planning costs more than
+-- running the plan.
 select ojs._to_each('{
         fetch, fetch_many, configure_tenant, configure_pool, configure_pools, delete_pool, limit_concurrency, pause, resume, _notify_room,
         throttle, release_throttle, deregister_tenant, reprioritize, configure_tier, set_tier, put_tenant, configure_static,
@@ -140,11 +144,13 @@ select ojs._to_each('{
      alter function %1$s set max_parallel_workers_per_gather = 0;
      alter function %1$s set plan_cache_mode = force_generic_plan');
 
--- A plan for these very arguments: a filter that is null lets all rows pass, one that is given perhaps a few.
+-- A new plan for the arguments of each call, with any kind of scan and join: a filter that is null
+-- lets all rows pass, and a filter with a value may let few rows pass.
 select ojs._to_each('{dead_letters, dead_letter_count, dead_letter_stats, _lock_matching, _replay, retry_many, failed_count}',
     'alter function %1$s set jit = off; alter function %1$s set plan_cache_mode = force_custom_plan');
 
--- Both: one tenant's rows are found by other indexes than everybody's.
+-- Only index scans, and a new plan for the arguments of each call: the rows of one tenant are found
+-- by other indexes than the rows of all tenants.
 select ojs._to_each('{events, list_jobs, jobs_floor}',
     'alter function %1$s set enable_bitmapscan = off;
      alter function %1$s set enable_hashjoin = off;
@@ -154,12 +160,13 @@ select ojs._to_each('{events, list_jobs, jobs_floor}',
      alter function %1$s set max_parallel_workers_per_gather = 0;
      alter function %1$s set plan_cache_mode = force_custom_plan');
 
--- One plan, and no other restriction: batches are joined with each other, and hashing is right for that.
+-- One plan for all arguments, without other restrictions: these functions join batches with each
+-- other, for which a hash join is right.
 select ojs._to_each('{enqueue_many, enqueue_each, enqueue_rows, enqueue_bulk}',
     'alter function %s set plan_cache_mode = force_generic_plan');
 
--- No partition pruning in whatever writes: PostgreSQL 18 crashes when a pruned statement comes to a row that another session has just
--- changed (docs/design/0011-no-pruning.md).
+-- No partition pruning in functions that write: PostgreSQL 18 crashes when a pruned statement reads
+-- a row that another session has just changed (docs/design/0011-no-pruning.md).
 do $$
 declare
     v_function regprocedure;

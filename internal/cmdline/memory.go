@@ -24,8 +24,9 @@ func TuneMemory() {
 	}
 }
 
-// memoryLimit returns three quarters of the machine's memory in bytes, or of what the control group
-// may use if that is less. If neither can be read, it returns math.MaxInt64, which is no limit.
+// memoryLimit returns, in bytes, three quarters of the memory that the program may use: the memory
+// of the machine, or the limit of its control group if that is less. If neither can be read, it
+// returns math.MaxInt64, which is no limit.
 func memoryLimit(read func(string) ([]byte, error)) int64 {
 	// number returns the number in a file, or no limit if the file is absent.
 	number := func(file string) int64 {

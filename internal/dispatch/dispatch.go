@@ -200,8 +200,9 @@ func (d *Dispatcher) waitForDecisions() {
 	}
 }
 
-// Drain answers the requests that wait for jobs without jobs, now and from now on. Everything else
-// goes on: requests still get jobs that are there, and attempts are ended.
+// Drain answers the requests that wait for jobs with no jobs. From then on a request for which
+// there is no job is answered at once. Other calls work as before: requests get jobs that are
+// available, and attempts can be ended.
 func (d *Dispatcher) Drain() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

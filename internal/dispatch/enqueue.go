@@ -57,10 +57,12 @@ func (d *Dispatcher) retryBusy(ctx, trying context.Context, batcher *batch.Batch
 	return made
 }
 
-// retryLocked enqueues a job again whose id another transaction has locked, until that transaction
-// ends or ctx does. It returns the last outcome. The first of the batchers has tried the job; each
-// try goes through the next one, and those after the last through the last. Later batchers send
-// fewer jobs in a statement, so that new jobs, which use the first, do not wait behind locked ones.
+// retryLocked repeats the enqueue of a job whose id another transaction has locked, until that
+// transaction ends or ctx ends. It returns the last outcome.
+//
+// The caller has tried batchers[0]. Each further try uses the next batcher; when the last batcher
+// is reached, all further tries use it. Later batchers send fewer jobs in a statement. New jobs use
+// batchers[0], so they do not wait behind jobs with locked ids.
 func (d *Dispatcher) retryLocked(
 	ctx context.Context, batchers []*batch.Batcher[*NewJob, Settled], job *NewJob, made Settled,
 ) Settled {

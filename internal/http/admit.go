@@ -135,8 +135,8 @@ func (s *Server) awaitTurn(c echo.Context, tenant string) error {
 	return err
 }
 
-// mayWait counts a request among those that wait until it is answered, and no longer among those in
-// flight. It fails if too many requests of the caller, or of all callers, wait. A second call
+// mayWait counts a request as waiting, and no longer as in flight, until it is answered. It fails
+// if too many requests of the caller, or of all callers, wait. A second call for the same request
 // changes nothing.
 func (s *Server) mayWait(c echo.Context) error {
 	a, polls := c.Get(admittedKey).(*admitted), s.admission.polls

@@ -29,7 +29,8 @@ const (
 	queuesInBody               // the queues, or the queues of jobs, that the body names: the handler checks them
 )
 
-// bounded wraps next and refuses a credential that is not for the queues of the route.
+// bounded wraps next. It refuses a request if the route concerns a queue that is not one of the
+// credential's queues.
 func (s *Server) bounded(reach reach, next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		if err := s.within(c, reach); err != nil {
@@ -40,7 +41,7 @@ func (s *Server) bounded(reach reach, next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// within refuses a request whose credential is not for the queues that reach says.
+// within refuses a request if a queue that reach names is not one of the credential's queues.
 func (s *Server) within(c echo.Context, reach reach) error {
 	if bound(c) == nil {
 		return nil
@@ -82,7 +83,8 @@ func bound(c echo.Context) []string {
 	return nil
 }
 
-// forQueues refuses queues that the credential is not for. field is where the request names them.
+// forQueues fails if one of queues is not one of the credential's queues. field is the field of the
+// request that names them.
 func forQueues(c echo.Context, field string, queues ...string) error {
 	own := bound(c)
 	if own == nil {
@@ -97,8 +99,8 @@ func forQueues(c echo.Context, field string, queues ...string) error {
 	return nil
 }
 
-// forFilter refuses a filter that lets jobs of other queues pass than those of the credential.
-// queue is the filter's queue; nil: the filter lets jobs of all queues pass.
+// forFilter refuses a filter that selects jobs outside of the credential's queues. queue is the
+// queue that the filter names; nil: the filter selects jobs of all queues.
 func forFilter(c echo.Context, field string, queue *string) error {
 	switch {
 	case bound(c) == nil:
@@ -110,8 +112,8 @@ func forFilter(c echo.Context, field string, queue *string) error {
 	return forQueues(c, field, *queue)
 }
 
-// forJobs refuses jobs in queues that the credential is not for. It does not refuse jobs that do
-// not exist.
+// forJobs fails if a job is in a queue that is not one of the credential's queues. It accepts the
+// id of a job that does not exist.
 func (s *Server) forJobs(c echo.Context, field string, ids ...string) error {
 	elsewhere, err := s.elsewhere(c, ids)
 	if err == nil && len(elsewhere) > 0 {
@@ -120,12 +122,12 @@ func (s *Server) forJobs(c echo.Context, field string, ids ...string) error {
 	return err
 }
 
-// notItsJob returns the refusal of a job in a queue that the credential is not for.
+// notItsJob returns the error for a job whose queue is not one of the credential's queues.
 func notItsJob(field, id string) error {
 	return problems.Forbidden(field, problems.HintQueue, nil, "the credential is not for the queue of job %s", id)
 }
 
-// elsewhere returns the ids of the jobs that are in queues that the credential is not for.
+// elsewhere returns the ids of the jobs whose queue is not one of the credential's queues.
 func (s *Server) elsewhere(c echo.Context, ids []string) ([]string, error) {
 	own := bound(c)
 	ids = slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return !jsonbody.IsUUID(id) }) // no job has such an id
@@ -135,7 +137,7 @@ func (s *Server) elsewhere(c echo.Context, ids []string) ([]string, error) {
 	return s.q.JobsElsewhere(s.queryContext(c), sqlcgen.JobsElsewhereParams{Ids: ids, Tenant: requestTenant(c), Queues: own})
 }
 
-// forCron refuses a cron job that makes its jobs in a queue that the credential is not for.
+// forCron refuses a cron job whose jobs go to a queue that is not one of the credential's queues.
 func (s *Server) forCron(c echo.Context, name string) error {
 	own := bound(c)
 	if own == nil || !jsonbody.IsText(name) {

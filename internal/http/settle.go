@@ -217,10 +217,10 @@ func readBatch(c echo.Context, req *jsonbody.Object, v verb) (*settleBatch, erro
 	return b, nil
 }
 
-// settleAll settles the jobs that could be read. It fails if none of them is known to be settled:
-// the database was away, or other sessions hold locks on all of the jobs. The client then knows,
-// without a look at each job, that it has to send all of them again, also those that cannot be
-// read.
+// settleAll settles the jobs that could be read. It fails if each of these jobs got an error of
+// status 503: the database was away, or other sessions hold locks on all of the jobs. The client
+// then knows, without a look at each job, that it has to send all jobs of the request again, also
+// the jobs that cannot be read.
 func (s *Server) settleAll(c echo.Context, b *settleBatch) error {
 	if err := s.bound(c, b); err != nil {
 		return err
@@ -251,7 +251,8 @@ func (s *Server) settleAll(c echo.Context, b *settleBatch) error {
 	return nil
 }
 
-// bound refuses the jobs of a batch that are in queues that the credential is not for.
+// bound refuses each job of a batch whose queue is not one of the credential's queues. It puts the
+// error into settled, so that the other jobs are settled all the same.
 func (s *Server) bound(c echo.Context, b *settleBatch) error {
 	ids := make([]string, len(b.asked))
 	for i := range b.asked {

@@ -28,7 +28,8 @@ var (
 	errRange    = fmt.Errorf("must be an integer between %d and %d", -1<<31, 1<<31-1)
 )
 
-// parseInteger reads a JSON number as a whole one. 7 and 7.0 are whole, 7.5 and 7e0 are not.
+// parseInteger reads an integer of 32 bits from a JSON number. It accepts 7 and 7.0. It refuses
+// 7.5, and 7e0 because of its exponent.
 func parseInteger(raw []byte) (int32, error) {
 	whole, fraction, _ := strings.Cut(string(raw), ".")
 	if strings.ContainsAny(whole, "eE") || strings.Trim(fraction, "0") != "" {

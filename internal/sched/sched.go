@@ -195,9 +195,9 @@ func (c *clock) tick(ctx context.Context) {
 	}
 }
 
-// noteReaped logs how many attempts the clock has ended: at once if the last such line is a minute
-// old, else later with the rest of the minute. If a thousand workers die, each tick would otherwise
-// write a line.
+// noteReaped logs how many attempts the clock has ended. It writes the line at once if the last
+// such line is a minute old. Otherwise the next line counts them, too. Without this, each tick
+// would write a line when a thousand workers die.
 func (c *clock) noteReaped(attempts int, now time.Time) {
 	if c.reaped += attempts; now.Sub(c.reapedSaid) >= tellReaped {
 		c.sayReaped(now)

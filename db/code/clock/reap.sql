@@ -1,6 +1,6 @@
--- Reads leases in the order in which they end, from where the clock stopped last on. Before these
--- it reads leases of transactions that committed late. So the clock reads each row once, however
--- long it stays.
+-- Reads leases in the order in which they end, beginning where the clock stopped last time. Before
+-- them it reads the leases of transactions that committed late. So the clock reads each row once,
+-- however long the row stays in the table.
 create or replace function ojs._reap_leases(
     p_mark ojs.clock_mark, p_now timestamptz, p_limit int, out o_reaped int, out o_looked int, out o_seen pg_snapshot,
     out o_lease_at timestamptz

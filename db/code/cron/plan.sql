@@ -33,9 +33,9 @@ A server works out when each is due after after_at, and calls ojs.plan_cron. @ev
 anchor_at. Leaves out rows that another session has locked.
 Locks the rows.';
 
--- Appends times at which a cron job is due, unless it has changed since p_rev, or another session
--- has it locked.
--- Locks its row (skip locked).
+-- Appends to ojs.cron.upcoming the next times at which a cron job is due. Does nothing if the cron
+-- job has changed since p_rev, or while another session has it locked.
+-- Locks the row of the cron job (skip locked).
 -- Writes ojs.cron, and ojs.timer.
 create or replace function ojs.plan_cron(
     p_id uuid, p_rev bigint, p_upcoming timestamptz[], p_error text default null, p_left_out timestamptz[] default '{}'

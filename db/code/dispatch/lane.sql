@@ -1,5 +1,5 @@
--- The lane, which makes decisions happen one after another; and reading and writing the state of
--- fairness as it is now.
+-- The lane: the row lock of ojs.lane, under which sessions decide one after another. And functions
+-- that read the newest rows of the state of fairness, and change it.
 
 create or replace function ojs._enter_lane(p_patience_ms int default 0) returns boolean
 language plpgsql

@@ -1,7 +1,8 @@
--- Several queues: from which of the queues that a FETCH names each job comes. Within a queue
--- ojs._serve_queue decides. Weights are shares of dispatches, whatever the queues hold. They go by
--- virtual time, as tenants in a queue do, and so are exact in every answer, where a random choice
--- would be right on average only. Round-robin is the same with weights of 1.
+-- A FETCH that names several queues: these functions decide from which queue each job comes. Within
+-- a queue ojs._serve_queue decides. The weight of a queue is its share of the dispatches; how many
+-- jobs the queues hold does not matter. Queues are chosen by virtual time, as tenants in a queue
+-- are, so the shares are exact in every answer. A random choice would be right on average only.
+-- Round-robin is the same with weights of 1.
 
 create or replace function ojs._serve_queues(p_ask ojs.ask, p_news ojs.news, p_count int, p_done ojs.decided) returns ojs.decided
 language plpgsql

@@ -1,12 +1,12 @@
--- The functions with args again, for args of other JSON types than the one that PostgreSQL assumes
--- for a literal without a type.
+-- Overloads of the functions that take args, for args of other JSON types than the type that
+-- PostgreSQL assumes for a literal without a type.
 
--- A literal such as '[]', and a parameter to which the driver gives no type, is text wherever one
--- of the candidates takes text. So the functions with p_args text get such calls, and the functions
--- here the rest. Only the former have a default for p_args; otherwise ojs.enqueue('a') would be
--- ambiguous. All other JSON parameters are anycompatible, which accepts each type, but only one in
--- a call. These functions must stay a single select in language sql without settings, so that they
--- become part of the query that calls them.
+-- PostgreSQL takes a literal such as '[]', and a parameter to which the driver gives no type, as
+-- text if one of the candidates takes text. So such calls reach the functions with p_args text, and
+-- all other calls reach the functions here. The functions here have no default for p_args;
+-- otherwise ojs.enqueue('a') would be ambiguous. All other JSON parameters are anycompatible, which
+-- accepts each type, but only one in a call. These functions must stay a single select in language
+-- sql without settings, so that they become part of the query that calls them.
 
 -- Makes one job, as ojs.enqueue with args as text.
 -- Locks and writes what that function does.

@@ -1,5 +1,6 @@
--- Lists of jobs for operators, a page at a time. No index has states or types, so a page looks at
--- 10,000 jobs at most, whatever it finds among them, and the next page goes on after these.
+-- Lists of jobs for operators, a page at a time. No index has states or types. So a page looks at
+-- 10,000 jobs, or a few more (jobs_floor), even if few of them match its filter. The next page
+-- begins below the last job that this page looked at.
 
 -- Lists jobs, the newest first.
 -- Locks nothing.

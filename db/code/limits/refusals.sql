@@ -1,6 +1,6 @@
--- Requests that limits have refused. A refusal rolls back with its transaction, so a server notes
--- afterwards what it has refused. Refusals of producers in SQL are not noted; only the limits show
--- that they are used up.
+-- Requests that limits have refused. A record of a refusal would roll back with the refused
+-- transaction, so a server writes it afterwards. Refusals of producers in SQL are not recorded;
+-- only ojs.limits shows that a limit is used up.
 
 comment on table ojs.refused is
 'Requests that servers have refused because of limits, in sum over each minute, of the last day.
