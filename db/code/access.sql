@@ -78,7 +78,7 @@ select ojs._to_each('{
     'grant execute on function %s to ojs_service, ojs_operator');
 
 -- The server alone, for workers that wait.
-select ojs._to_each('{register_waiters, drop_waiter, _key_owner, note_refusals}',
+select ojs._to_each('{register_waiters, drop_waiter, _notify_full, _key_owner, note_refusals}',
     'grant execute on function %s to ojs_service');
 
 -- Operators alone. create_tenant_role runs with its caller's rights and calls _map_tenant_role.

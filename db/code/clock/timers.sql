@@ -58,6 +58,24 @@ comment on column ojs.clock_mark.open is
 'Transactions that pruning has passed: they had not ended, or their rows were still needed. There
 are at most as many as were open at the same time.';
 
+-- PostgreSQL keeps notifications until every listening session of the cluster has read them, and a
+-- session inside a transaction reads none. When the queue is full, each transaction that notifies
+-- fails at commit (SQLSTATE 54000). So nothing is notified while it is more than half full: half of
+-- it is left to transactions that have asked already.
+create or replace function ojs._notify_full() returns boolean
+language sql volatile
+as $$ select pg_notification_queue_usage() > 0.5 $$;
+comment on function ojs._notify_full() is
+'Whether PostgreSQL''s NOTIFY queue is more than half full, so that nothing is to be notified.
+Becomes part of the expression that asks.';
+
+create or replace function ojs._wake(p_token text) returns void
+language sql
+as $$ select case when not ojs._notify_full() then pg_notify('ojs_wake', p_token) end $$;
+comment on function ojs._wake(text) is
+'Notifies the servers that listen for a token, when this transaction commits. Does nothing while the
+NOTIFY queue is more than half full: servers then look by themselves.';
+
 create or replace function ojs._notify(p_queues text[]) returns void
 language plpgsql
 as $$
@@ -65,7 +83,7 @@ declare
     v_token text;
 begin
     for v_token in select w.token from ojs.waiter w where w.queue = any (p_queues) and w.expires_at > ojs.now() loop
-        perform pg_notify('ojs_wake', v_token);
+        perform ojs._wake(v_token);
     end loop;
 end;
 $$;
@@ -83,7 +101,7 @@ declare
     v_token text;
 begin
     for v_token in select s.token from ojs.sleeper s where s.expires_at > v_now and new.due_at < v_now + s.stride loop
-        perform pg_notify('ojs_wake', v_token);
+        perform ojs._wake(v_token);
     end loop;
     return new;
 end;

@@ -113,7 +113,7 @@ begin
     if p_retention is not null then
         -- Servers sleep for up to a minute between calls of ojs.upkeep; a new retention acts at
         -- once.
-        perform pg_notify('ojs_wake', 'upkeep');
+        perform ojs._wake('upkeep');
     end if;
     perform ojs._arm_barred() where p_unknown_tenants is not null;
     perform ojs._arm_defaults() where v_retry is not null;
