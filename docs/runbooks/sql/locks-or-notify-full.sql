@@ -3,12 +3,13 @@
 
 select round(100 * pg_notification_queue_usage()) as notify_queue_percent,
     (select count(*) from pg_locks where not fastpath) as locks,
-    current_setting('max_locks_per_transaction')::int
-        * (current_setting('max_connections')::int + current_setting('max_prepared_transactions')::int) as made_for;
+    current_setting('max_locks_per_transaction')::int * (current_setting('max_connections')::int
+        + current_setting('max_prepared_transactions')::int) as made_for;
 
 select finding, advice from ojs.doctor() where runbook = 'locks-or-notify-full.md';
 
-select l.pid, l.locktype, count(*) as locks, a.usesysid, a.application_name, a.backend_start, a.xact_start
+select l.pid, l.locktype, count(*) as locks, a.usesysid, a.application_name, a.backend_start,
+    a.xact_start
 from pg_locks l
 left join lateral pg_stat_get_activity(l.pid) a on true
 where not l.fastpath
