@@ -892,7 +892,8 @@ func TestCreateTenantRole(t *testing.T) {
 	}
 	// A role that is new is bounded; one that is there keeps its bounds, unless they are given.
 	const bounds = "select rolconnlimit, rolconfig from pg_catalog.pg_roles where rolname = $1"
-	if got := lines(t, d.Pool, bounds, role); got[0] != "20 [statement_timeout=30s idle_in_transaction_session_timeout=5min]" {
+	const timeouts = " [statement_timeout=30s idle_in_transaction_session_timeout=5min idle_session_timeout=15min]"
+	if got := lines(t, d.Pool, bounds, role); got[0] != "20"+timeouts {
 		t.Errorf("the new role has the bounds %s", got[0])
 	}
 	if got := one[string](t, login(role), "show statement_timeout"); got != "30s" {
@@ -900,7 +901,7 @@ func TestCreateTenantRole(t *testing.T) {
 	}
 	exec(t, conn, "select ojs.create_tenant_role('acme', $1::text::name, p_connections => 3)", role)
 	exec(t, conn, "select ojs.create_tenant_role('acme', $1::text::name)", role)
-	if got := lines(t, d.Pool, bounds, role); got[0] != "3 [statement_timeout=30s idle_in_transaction_session_timeout=5min]" {
+	if got := lines(t, d.Pool, bounds, role); got[0] != "3"+timeouts {
 		t.Errorf("with a limit of its own it has the bounds %s", got[0])
 	}
 	// A name that has to be quoted, and a second role of the same tenant.

@@ -174,6 +174,59 @@ func (e *ear) expectByTheClock(token string) {
 	e.expect("a lapsed registration")
 }
 
+// A session that listens and stays in a transaction keeps PostgreSQL's NOTIFY queue from being emptied. When the queue is more than half
+// full, nothing is notified, so that all calls commit; the clock sleeps for a second at most. Afterwards commits notify again.
+func TestNothingIsNotifiedIntoAFullQueue(t *testing.T) {
+	t.Parallel()
+	e := newEar(t)
+	token := e.register(firstServer, "default")
+	next := func() int {
+		t.Helper()
+		exec(t, e.service, "select ojs.tick(p_token => 'clock', p_stride_ms => 10000)")
+		return one[int](t, e.service, "select next_in_ms from ojs.tick(p_token => 'clock', p_stride_ms => 10000)")
+	}
+	// 80 kB of 8 GB stand for half.
+	exec(t, e.d.Pool, "create or replace function ojs._notify_full() returns boolean language sql as 'select pg_notification_queue_usage() > 1e-5'")
+	busy := connect(t, e.d.URL)
+	exec(t, busy, "listen mine")
+	exec(t, busy, "begin")
+	exec(t, busy, "select")
+	exec(t, e.d.Pool, "select pg_catalog.pg_notify('mine', repeat('x', 7000) || i) from generate_series(1, 100) i")
+	for _, sql := range []string{
+		"select ojs.enqueue('a', p_tenant => 'acme')",
+		"insert into ojs.jobs (tenant_id, type) values ('acme', 'a'), ('acme', 'b')",
+		"select ojs.enqueue('a', p_tenant => 'acme', p_scheduled_at => now() + interval '300 ms')",
+		"select ojs.pause('default')", "select ojs.resume('default')", "select ojs.hold_dispatch()", "select ojs.resume_dispatch()",
+		`select ojs.configure_limits('acme', '{"max_concurrency": 5, "max_stored_bytes": 1000000}')`,
+		"select ojs.register_worker('w')", "select ojs.direct_worker('w', 'quiet')", "select ojs.direct_worker('w', 'running')",
+		"select ojs.stand_down('clock')",
+	} {
+		exec(t, e.service, sql)
+	}
+	e.expect("the queue is full")
+	if ms := next(); ms > 1000 {
+		t.Errorf("the clock sleeps for %d ms", ms)
+	}
+	exec(t, e.d.Operator(), "select ojs.configure(p_retention => '8 days')")
+	e.expect("the queue is full, and the retention changes")
+
+	exec(t, busy, "rollback")
+	e.d.Eventually("the queue is empty", "select not ojs._notify_full()")
+	exec(t, e.service, "select ojs.enqueue('a', p_tenant => 'acme')")
+	e.expect("the queue is empty", token)
+}
+
+// Each notification passes ojs._wake, which asks how full the queue is.
+func TestOneFunctionNotifies(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	if got := lines(t, d.Pool, `
+		select proname from pg_proc where pronamespace = 'ojs'::regnamespace and prosrc ~* 'pg_notify *\(|\mnotify +[a-z"]+ *[,;]'`); !slices.Equal(
+		got, []string{"_wake"}) {
+		t.Errorf("%v notify", got)
+	}
+}
+
 // The journal has one row per statement and line, whatever the number of jobs.
 func TestWakeRows(t *testing.T) {
 	t.Parallel()

@@ -14,6 +14,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/migrate"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
+	"github.com/ojs-pg/ojs-pg/internal/sqlstate"
 )
 
 // Exit statuses of doctor, by the worst finding. 1 and 2 mean what they mean for every command: a
@@ -72,12 +73,23 @@ func examine(ctx context.Context, url string, params sqlcgen.DoctorParams) []sql
 	is := func(topic string, err error, advice, runbook string) []sqlcgen.DoctorRow {
 		return []sqlcgen.DoctorRow{{Severity: "error", Topic: topic, Finding: err.Error(), Advice: advice, Runbook: runbook}}
 	}
+	locks := func(err error) []sqlcgen.DoctorRow {
+		return is("server", err,
+			"Look which session holds most locks, and end it. If nobody can connect, the log of a server that runs names it.",
+			"locks-or-notify-full.md")
+	}
 	db, err := pg.Open(ctx, pg.Config{URL: url, MaxConns: 1, AppName: "ojs-pg doctor"})
+	if sqlstate.In(err, sqlstate.OutOfMemory) {
+		return locks(err)
+	}
 	if err != nil {
 		return is("connection", err, "Look at DATABASE_URL, and whether PostgreSQL runs and lets this role in.", "postgres-away.md")
 	}
 	defer db.Close()
 	err = migrate.CheckSchema(ctx, db.Pool())
+	if sqlstate.In(err, sqlstate.OutOfMemory) {
+		err = nil // ojs.doctor() needs fewer locks, and names the session that holds them
+	}
 	if role, isRole := errors.AsType[*migrate.RoleError](err); isRole {
 		// No runbook: the database may be in good order.
 		return is("roles", errors.New(role.Holds()+", and the doctor needs an administrator's."), administratorAdvice, "")
@@ -91,6 +103,9 @@ func examine(ctx context.Context, url string, params sqlcgen.DoctorParams) []sql
 		return is("connection", err, "Look at DATABASE_URL, and whether PostgreSQL runs and lets this role in.", "postgres-away.md")
 	}
 	rows, err := sqlcgen.New(db.Pool()).Doctor(ctx, params)
+	if sqlstate.In(err, sqlstate.OutOfMemory) {
+		return locks(err)
+	}
 	if err != nil {
 		return is("connection", err, "PostgreSQL has ended the statement: look at its log.", "postgres-away.md")
 	}

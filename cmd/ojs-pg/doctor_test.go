@@ -90,6 +90,7 @@ func TestDoctorNamesRunbooksThatExist(t *testing.T) {
 	found := 0
 	for _, file := range []string{
 		"doctor.go", "../../db/code/operators/doctor.sql", "../../db/code/operators/doctor_work.sql",
+		"../../db/code/operators/doctor_server.sql",
 	} {
 		text, err := os.ReadFile(file)
 		if err != nil {

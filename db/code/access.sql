@@ -73,12 +73,12 @@ select ojs._to_each('{
         _id_time, _is_replacement, _detached_partitions, _first_expiry, _first_measure, _pace, _pace_from, _pace_step, _wait_bounds,
         _waits_sum, _percentile, _lately, _pools_lately,
         _whole_config, _configured, _limit_json, _iso_duration, _counts_at, _counts_since, _tenant_gauges, _waiting_servers, _holders,
-        _clock_lag, _lane_holders, _unfit, _doctor_settings, _doctor_roles, _doctor_privileges, _doctor_clock, _doctor_transactions,
-        _doctor_tables, _doctor_work, _doctor_failures}',
+        _clock_lag, _lane_holders, _unfit, _named_session, _doctor_server, _doctor_settings, _doctor_roles, _doctor_privileges,
+        _doctor_clock, _doctor_transactions, _doctor_tables, _doctor_work, _doctor_failures}',
     'grant execute on function %s to ojs_service, ojs_operator');
 
 -- The server alone, for workers that wait.
-select ojs._to_each('{register_waiters, drop_waiter, _key_owner, note_refusals}',
+select ojs._to_each('{register_waiters, drop_waiter, _notify_full, _key_owner, note_refusals}',
     'grant execute on function %s to ojs_service');
 
 -- Operators alone. create_tenant_role runs with its caller's rights and calls _map_tenant_role.

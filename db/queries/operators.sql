@@ -375,3 +375,15 @@ order by l.used_up desc limit 1;
 
 -- name: NoteRefusals :exec
 select ojs.note_refusals(@tenants::text[], @queues::text[], @resources::text[], @requests::int[]);
+
+-- name: SharedMemory :one
+-- Calls no function of ours, and reads no table that all databases share: it works in a session that
+-- is open already while the lock table is full.
+select pg_notification_queue_usage()::float8 as notify_queue,
+    (select count(*) from pg_catalog.pg_locks l where not l.fastpath)::bigint as locks,
+    (current_setting('max_locks_per_transaction')::bigint
+        * (current_setting('max_connections')::bigint + current_setting('max_prepared_transactions')::bigint))::bigint as lock_table,
+    coalesce((select string_agg(format('process %s: %s locks', coalesce(h.pid::text, 'of prepared transactions'), h.locks), ', '
+            order by h.locks desc)
+        from (select l.pid, count(*) as locks from pg_catalog.pg_locks l where not l.fastpath group by l.pid
+            order by count(*) desc limit 3) h), '')::text as holders;

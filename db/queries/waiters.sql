@@ -5,7 +5,7 @@ select w.queue::text as queue, w.token::text as token from ojs.register_waiters(
 select ojs.drop_waiter(@server::uuid, q) from unnest(@queues::text[]) q;
 
 -- name: CurrentSnapshot :one
-select pg_current_snapshot()::text as snapshot;
+select pg_current_snapshot()::text as snapshot, ojs._notify_full()::boolean as notify_full;
 
 -- name: DetectLoss :one
 -- Makes PostgreSQL end the session within seconds after this machine, or its network connection,

@@ -13,7 +13,8 @@ const (
 	maxPollInterval = 64 * time.Millisecond
 	// emptyPollsKept is the pause between two polls after which the count of empty polls starts at 0.
 	emptyPollsKept = time.Second
-	// unnotifiedInterval is the interval between polls while commits do not notify this server.
+	// unnotifiedInterval is the interval between polls while commits do not notify this server: it has no
+	// connection that listens, or PostgreSQL's NOTIFY queue is more than half full.
 	unnotifiedInterval = 2 * time.Second
 	// awakeToken is the payload of a notification that a quiet worker may work again.
 	awakeToken = "awake"
@@ -233,7 +234,7 @@ func (d *Dispatcher) requeueFull() {
 // fallback interval, and soon after a notification that a worker was told to work again.
 func (d *Dispatcher) requeueQuiet() {
 	in := d.opts.Fallback
-	if d.listener.Backend() == 0 {
+	if !d.listener.Notified() {
 		in = min(in, unnotifiedInterval)
 	}
 	d.mu.Lock()

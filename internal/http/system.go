@@ -56,7 +56,8 @@ func (s *Server) healthOf(status string, backend *backendJSON) healthJSON {
 }
 
 // health answers with the state of the server and its database. It is 503 if the database does not
-// answer.
+// answer, and "degraded" with 200 if memory runs out that all of its sessions share: to start this
+// server anew would not help.
 func (s *Server) health(c echo.Context) error {
 	latency, err := s.ask(c)
 	if err != nil {
@@ -66,6 +67,16 @@ func (s *Server) health(c echo.Context) error {
 		}))
 	}
 	ms := latency.Milliseconds()
+	short, err := s.db.Shortage(c.Request().Context())
+	switch {
+	case err != nil:
+		s.log.Debug("the database does not say how full its shared memory is", "error", err)
+	case short.What != "":
+		s.log.Warn(short.What, "holders", short.Holders, "runbook", "docs/runbooks/locks-or-notify-full.md")
+		return c.JSON(http.StatusOK, s.healthOf("degraded", &backendJSON{
+			Type: "postgres", Status: "degraded", LatencyMs: &ms, Error: short.What,
+		}))
+	}
 	return c.JSON(http.StatusOK, s.healthOf("ok", &backendJSON{Type: "postgres", Status: "healthy", LatencyMs: &ms}))
 }
 

@@ -55,6 +55,7 @@ type Listener struct {
 
 	mu        sync.Mutex
 	listening bool
+	full      bool // PostgreSQL's NOTIFY queue is too full for commits to notify (ojs._notify_full)
 	queues    map[string]*queue
 	byToken   map[string]*queue
 	crossing  time.Duration // until the next look at transactions that cross a registration; 0: there are none
@@ -215,6 +216,13 @@ func (l *Listener) Backend() int32 {
 	l.tokens.mu.Lock()
 	defer l.tokens.mu.Unlock()
 	return l.tokens.backend
+}
+
+// Notified reports whether notifications arrive: a connection listens, and commits send them.
+func (l *Listener) Notified() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.listening && !l.full
 }
 
 // tokens hold the functions of components that wait for a token instead of a queue, such as the

@@ -346,6 +346,30 @@ func TestFunctionsMayShareAToken(t *testing.T) {
 	}
 }
 
+// While commits notify no server, because the NOTIFY queue is too full, the subscribers are told so: they poll more often.
+func TestTheListenerKnowsThatTheQueueIsFull(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	l, _ := listener(t, d.Open(), (*notify.Listener).Impatient)
+	w := settled(t, d, l, "a")
+	defer w.Close()
+	full := func(is string) {
+		pgtest.Exec(t, d.Pool, "create or replace function ojs._notify_full() returns boolean language sql as 'select "+is+"'")
+	}
+	full("true")
+	receive(t, w)
+	if w.Notified() || l.Notified() {
+		t.Error("commits are said to be heard of")
+	}
+	silent(t, w, func() { pgtest.Exec(t, d.Pool, "select ojs.enqueue('x', p_queue => 'a')") })
+	full("false")
+	receive(t, w)
+	heard(t, w)
+	if !l.Notified() {
+		t.Error("commits are said not to be heard of")
+	}
+}
+
 // A mistake in a function that the listener calls ends neither what hears of commits nor what
 // registers queues.
 func TestAListenerThatPanicsGoesOn(t *testing.T) {

@@ -88,7 +88,7 @@ func (s *Subscription) Notified() bool {
 	l := s.listener
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.listening && !slices.ContainsFunc(s.queues, func(q *queue) bool { return !q.registered() })
+	return l.listening && !l.full && !slices.ContainsFunc(s.queues, func(q *queue) bool { return !q.registered() })
 }
 
 // Close ends the subscription. A call of wake under way may still arrive.
@@ -278,13 +278,15 @@ func (l *Listener) register(ctx context.Context, names []string) (wakeSet, error
 	l.mu.Unlock()
 	tokens, err := l.tokensOf(ctx, names)
 	var open []uint64
+	var full bool
 	if err == nil {
 		// Asked after the registration has committed: a transaction that begins later sees the
 		// registration, and an earlier one that is still open is in the list.
-		open, err = l.openTransactions(ctx)
+		open, full, err = l.openTransactions(ctx)
 	}
 	l.mu.Lock()
 	wakes := wakeSet{}
+	changed := err == nil && l.noteFull(full, wakes)
 	for _, name := range names {
 		q := l.queues[name]
 		switch {
@@ -306,6 +308,9 @@ func (l *Listener) register(ctx context.Context, names []string) (wakeSet, error
 		}
 	}
 	l.mu.Unlock()
+	if changed {
+		l.sayFull(full)
+	}
 	wakes.wake()
 	return wakes, err
 }
@@ -325,25 +330,50 @@ func (l *Listener) tokensOf(ctx context.Context, names []string) (map[string]str
 	return tokens, nil
 }
 
-// openTransactions returns the transactions that have written something and not ended.
-func (l *Listener) openTransactions(ctx context.Context) ([]uint64, error) {
-	snapshot, err := l.q.CurrentSnapshot(ctx)
+// noteFull notes whether commits notify no server because PostgreSQL's NOTIFY queue is too full. When
+// that changes it adds all subscriptions to wakes, so that they poll for jobs whose commits notified
+// no server, and set the timer of their next poll anew. It returns whether that has changed, for
+// sayFull. The caller holds mu.
+func (l *Listener) noteFull(full bool, wakes wakeSet) (changed bool) {
+	if l.full == full {
+		return false
+	}
+	l.full = full
+	for _, q := range l.queues {
+		wakes.add(q)
+	}
+	return true
+}
+
+// sayFull logs what noteFull has noted. The caller does not hold mu.
+func (l *Listener) sayFull(full bool) {
+	if full {
+		l.log.Warn("PostgreSQL's NOTIFY queue is more than half full, so commits notify no server; waiting requests poll meanwhile. " +
+			"docs/runbooks/locks-or-notify-full.md")
+	} else {
+		l.log.Warn("PostgreSQL's NOTIFY queue has room again; commits notify servers")
+	}
+}
+
+// openTransactions returns the transactions that have written something and not ended, and whether
+// PostgreSQL's NOTIFY queue is too full for commits to notify servers.
+func (l *Listener) openTransactions(ctx context.Context) (open []uint64, full bool, err error) {
+	now, err := l.q.CurrentSnapshot(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("look for transactions under way: %w", err)
+		return nil, false, fmt.Errorf("look for transactions under way: %w", err)
 	}
-	parts := strings.Split(snapshot, ":") // xmin:xmax:xid,xid,...
+	parts := strings.Split(now.Snapshot, ":") // xmin:xmax:xid,xid,...
 	if len(parts) != 3 || parts[2] == "" {
-		return nil, nil
+		return nil, now.NotifyFull, nil
 	}
-	var open []uint64
 	for _, text := range strings.Split(parts[2], ",") {
 		xid, err := strconv.ParseUint(text, 10, 64)
 		if err != nil {
-			return nil, fmt.Errorf("read the snapshot %q: %w", snapshot, err)
+			return nil, false, fmt.Errorf("read the snapshot %q: %w", now.Snapshot, err)
 		}
 		open = append(open, xid)
 	}
-	return open, nil
+	return open, now.NotifyFull, nil
 }
 
 // recheckCrossing looks whether a transaction that was open at a registration has ended. It may
@@ -351,12 +381,13 @@ func (l *Listener) openTransactions(ctx context.Context) ([]uint64, error) {
 func (l *Listener) recheckCrossing(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(pg.Unchecked(ctx), registerTimeout)
 	defer cancel()
-	now, err := l.openTransactions(ctx)
+	now, full, err := l.openTransactions(ctx)
 	if err != nil {
 		return err
 	}
 	l.mu.Lock()
 	wakes := wakeSet{}
+	changed := l.noteFull(full, wakes)
 	crossing := false
 	for _, q := range l.queues {
 		still := slices.DeleteFunc(slices.Clone(q.open), func(xid uint64) bool { return !slices.Contains(now, xid) })
@@ -372,6 +403,9 @@ func (l *Listener) recheckCrossing(ctx context.Context) error {
 		l.crossing = 0
 	}
 	l.mu.Unlock()
+	if changed {
+		l.sayFull(full)
+	}
 	wakes.wake()
 	return nil
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/notify"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
+	"github.com/ojs-pg/ojs-pg/internal/sqlstate"
 )
 
 const (
@@ -58,6 +59,7 @@ type Scheduler struct {
 	// Changes are logged.
 	DispatchHeld bool
 
+	db       *pg.DB
 	q        *sqlcgen.Queries
 	cron     *Cron
 	listener *notify.Listener
@@ -79,7 +81,7 @@ func New(db *pg.DB, listener *notify.Listener, log *slog.Logger, every time.Dura
 		every = Every
 	}
 	return &Scheduler{
-		q: sqlcgen.New(db.Pool()), cron: NewCron(db, log), listener: listener, log: log, every: every,
+		db: db, q: sqlcgen.New(db.Pool()), cron: NewCron(db, log), listener: listener, log: log, every: every,
 		token: rand.Text(), woken: make(chan struct{}, 1), vacant: make(chan struct{}, 1), unplanned: make(chan struct{}, 1),
 		metrics: newMetrics(),
 	}
@@ -182,6 +184,9 @@ func (c *clock) tick(ctx context.Context) {
 		c.setDuty(false)
 		pause := min(c.every<<min(c.failures, 10), maxErrorPause)
 		c.log.Warn("the tick failed", "error", err, "failures", c.failures, "next_in", pause)
+		if sqlstate.In(err, sqlstate.OutOfMemory) {
+			c.sayShortage(ctx)
+		}
 		c.tickIn(pause)
 	default:
 		if c.failures > 0 {
@@ -192,6 +197,17 @@ func (c *clock) tick(ctx context.Context) {
 		c.setDuty(done.OnDuty)
 		c.setDispatchHeld(done.DispatchHeld)
 		c.tickIn(c.pause(done, c.sleeps))
+	}
+}
+
+// sayShortage logs which sessions fill PostgreSQL's lock table. While it is full nobody can connect to
+// ask for them, but the server's connections go on.
+func (s *Scheduler) sayShortage(ctx context.Context) {
+	short, err := s.db.Shortage(ctx)
+	if err != nil {
+		s.log.Warn("the sessions that fill the lock table are not known", "error", err)
+	} else if short.What != "" {
+		s.log.Warn(short.What, "holders", short.Holders, "runbook", "docs/runbooks/locks-or-notify-full.md")
 	}
 }
 

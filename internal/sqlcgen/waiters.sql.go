@@ -10,14 +10,19 @@ import (
 )
 
 const currentSnapshot = `-- name: CurrentSnapshot :one
-select pg_current_snapshot()::text as snapshot
+select pg_current_snapshot()::text as snapshot, ojs._notify_full()::boolean as notify_full
 `
 
-func (q *Queries) CurrentSnapshot(ctx context.Context) (string, error) {
+type CurrentSnapshotRow struct {
+	Snapshot   string `json:"snapshot"`
+	NotifyFull bool   `json:"notify_full"`
+}
+
+func (q *Queries) CurrentSnapshot(ctx context.Context) (CurrentSnapshotRow, error) {
 	row := q.db.QueryRow(ctx, currentSnapshot)
-	var snapshot string
-	err := row.Scan(&snapshot)
-	return snapshot, err
+	var i CurrentSnapshotRow
+	err := row.Scan(&i.Snapshot, &i.NotifyFull)
+	return i, err
 }
 
 const detectLoss = `-- name: DetectLoss :one

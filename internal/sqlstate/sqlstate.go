@@ -24,6 +24,7 @@ const (
 	UndefinedObject       = "42704"
 	UndefinedFunction     = "42883"
 	UndefinedTable        = "42P01"
+	OutOfMemory           = "53200" // also of the lock table
 	LockNotAvailable      = "55P03"
 	QueryCanceled         = "57014"
 	InternalError         = "XX000"

@@ -71,7 +71,9 @@ begin
     perform ojs._forget(v_now);
 
     v_result.next_in_ms := case when greatest(v_timers.o_taken, v_leases.o_looked) < p_limit and v_known then
+        -- With the NOTIFY queue more than half full, no commit wakes a clock that sleeps.
         least(nullif(p_stride_ms, 0), v_result.next_in_ms, case when v_busy or v_more then 100 end,
+            case when p_stride_ms > 0 and ojs._notify_full() then 1000 end,
             case when not v_rested or v_result.rolled_up > 0 then 2000 end, ojs._next_look_ms(v_mark, v_now)) else 0 end;
     return v_result;
 end;
@@ -85,7 +87,8 @@ statistics, removes old journal rows and old dead letters.
 p_limit: looks at timers of about that many jobs, 1 to 100000.
 p_token, p_stride_ms: a caller that listens on channel ojs_wake may sleep until the next call if it
 gives a token of its own and the longest time that it sleeps, up to 10000 ms: a commit with a timer
-that is due sooner sends the token. A p_stride_ms of 0 withdraws the token. Without both, timers
+that is due sooner sends the token. While PostgreSQL''s NOTIFY queue is more than half full no commit
+sends it, and next_in_ms is 1000 at most. A p_stride_ms of 0 withdraws the token. Without both, timers
 that are inserted meanwhile have to wait, so call every 150 ms or so.
 p_backend: the process id of the session on which the holder of the duty listens.
 Of all callers with a token one is on duty (ojs.duty). For the others, and for all while dispatch is

@@ -66,14 +66,33 @@ comment on function ojs._notifies() is
 transaction for two-phase commit after a NOTIFY, so such a producer sets ojs.notify to off. Servers
 then find its jobs when they look by themselves. Becomes part of the query that asks.';
 
+-- PostgreSQL keeps notifications until every listening session of the cluster has read them, and a
+-- session inside a transaction reads none. When the queue is full, each transaction that notifies
+-- fails at commit (SQLSTATE 54000). So nothing is notified while it is more than half full: half of
+-- it is left to transactions that have asked already.
+create or replace function ojs._notify_full() returns boolean
+language sql volatile
+as $$ select pg_notification_queue_usage() > 0.5 $$;
+comment on function ojs._notify_full() is
+'Whether PostgreSQL''s NOTIFY queue is more than half full, so that nothing is to be notified.
+Becomes part of the expression that asks.';
+
+create or replace function ojs._wake(p_token text) returns void
+language sql
+as $$ select case when ojs._notifies() and not ojs._notify_full() then pg_notify('ojs_wake', p_token) end $$;
+comment on function ojs._wake(text) is
+'Notifies the servers that listen for a token, when this transaction commits. Does nothing while the
+NOTIFY queue is more than half full, or if this transaction has ojs.notify off: servers then look by
+themselves.';
+
 create or replace function ojs._notify(p_queues text[]) returns void
 language plpgsql
 as $$
 declare
     v_token text;
 begin
-    for v_token in select w.token from ojs.waiter w where w.queue = any (p_queues) and w.expires_at > ojs.now() and ojs._notifies() loop
-        perform pg_notify('ojs_wake', v_token);
+    for v_token in select w.token from ojs.waiter w where w.queue = any (p_queues) and w.expires_at > ojs.now() loop
+        perform ojs._wake(v_token);
     end loop;
 end;
 $$;
@@ -90,9 +109,8 @@ declare
     v_now   timestamptz := ojs.now();
     v_token text;
 begin
-    for v_token in select s.token from ojs.sleeper s
-        where s.expires_at > v_now and new.due_at < v_now + s.stride and ojs._notifies() loop
-        perform pg_notify('ojs_wake', v_token);
+    for v_token in select s.token from ojs.sleeper s where s.expires_at > v_now and new.due_at < v_now + s.stride loop
+        perform ojs._wake(v_token);
     end loop;
     return new;
 end;

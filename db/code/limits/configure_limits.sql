@@ -276,7 +276,7 @@ begin
             where q.tenant_id = p_tenant and q.resource = p_resource
         )
         update ojs.quota q set missing = g.missing from granted g where q.tenant_id = p_tenant and q.resource = p_resource;
-        perform pg_notify('ojs_wake', 'upkeep');
+        perform ojs._wake('upkeep');
     end if;
 end;
 $$;

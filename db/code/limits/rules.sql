@@ -150,7 +150,7 @@ begin
     perform ojs._rule_changed(p_rule.tenant_id, p_rule.queue), ojs._notify(array(select distinct w.queue from ojs.waiter w));
     -- A tenant whose own login is its only worker takes no decision. Without this, a new limit would
     -- allow the login no job until the clock wakes by itself, up to 10 seconds later.
-    perform pg_notify('ojs_wake', s.token) from ojs.sleeper s where p_rule.most is not null and s.expires_at > ojs.now();
+    perform ojs._wake(s.token) from ojs.sleeper s where p_rule.most is not null and s.expires_at > ojs.now();
 end;
 $$;
 comment on function ojs._apply_rule(ojs.rule) is

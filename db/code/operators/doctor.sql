@@ -11,37 +11,44 @@ docs/runbooks about it.';
 create or replace function ojs.doctor(p_max_conns int default null, p_servers int default 1) returns setof ojs.finding
 language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
+declare
+    -- First: the other checks may fail for what it finds.
+    v_found ojs.finding[] := array(select f from ojs._doctor_server() f);
 begin
-    -- If a group is missing, as after a restore, asking for its members is an error. So report only
-    -- that.
-    if exists (select from unnest('{ojs_owner,ojs_service,ojs_operator,ojs_producer,ojs_worker,ojs_tenant}'::text[]) g
-            where to_regrole(g) is null) then
-        return query select * from ojs._doctor_privileges();
-        return;
-    end if;
-    return query
-    select f.* from (
-        select * from ojs._doctor_settings(p_max_conns, p_servers)
-        union all
-        select * from ojs._doctor_roles()
-        union all
-        select * from ojs._doctor_privileges()
-        union all
-        select * from ojs._doctor_clock()
-        union all
-        select * from ojs._doctor_transactions()
-        union all
-        select * from ojs._doctor_tables()
-        union all
-        select * from ojs._doctor_work()
-        union all
-        select * from ojs._doctor_failures()
-    ) f
-    order by f.severity desc, f.topic, f.finding;
+    begin
+        -- If a group is missing, as after a restore, asking for its members is an error. So report
+        -- only that.
+        if exists (select from unnest('{ojs_owner,ojs_service,ojs_operator,ojs_producer,ojs_worker,ojs_tenant}'::text[]) g
+                where to_regrole(g) is null) then
+            v_found := v_found || array(select f from ojs._doctor_privileges() f);
+        else
+            v_found := v_found || array(
+                select f from ojs._doctor_settings(p_max_conns, p_servers) f
+                union all
+                select f from ojs._doctor_roles() f
+                union all
+                select f from ojs._doctor_privileges() f
+                union all
+                select f from ojs._doctor_clock() f
+                union all
+                select f from ojs._doctor_transactions() f
+                union all
+                select f from ojs._doctor_tables() f
+                union all
+                select f from ojs._doctor_work() f
+                union all
+                select f from ojs._doctor_failures() f);
+        end if;
+    exception when out_of_memory then
+        v_found := v_found || row('error', 'server', format('The other checks could not be made: %s.', sqlerrm),
+            'End the session that holds most locks, and look again.', 'locks-or-notify-full.md')::ojs.finding;
+    end;
+    return query select f.* from unnest(v_found) f order by f.severity desc, f.topic, f.finding;
 end;
 $$;
 comment on function ojs.doctor(int, int) is
 'Lists problems with the database, its settings, the clock and the work, the worst first.
+It works while PostgreSQL''s lock table is full, and then names the sessions that fill it.
 No row: no problem. Costs as much as ojs.shard_stats. It sees transactions of other roles if its
 caller is a member of pg_read_all_stats.
 p_max_conns, p_servers: the --max-conns of each server, and how many servers there are. With them

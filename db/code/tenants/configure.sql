@@ -20,11 +20,12 @@ begin
     end if;
     if not exists (select from pg_roles where rolname = p_role) then
         -- Without these bounds one tenant could take all connections, keep processors busy with a
-        -- query whose result is not read, or keep vacuum from all tables with a forgotten
-        -- transaction.
+        -- query whose result is not read, keep vacuum from all tables with a forgotten
+        -- transaction, or keep locks of a session that is forgotten.
         execute format('create role %I login connection limit %s', p_role, coalesce(p_connections, 20));
         execute format('alter role %I set statement_timeout = %L', p_role, '30s');
         execute format('alter role %I set idle_in_transaction_session_timeout = %L', p_role, '5min');
+        execute format('alter role %I set idle_session_timeout = %L', p_role, '15min');
     elsif exists (select from pg_roles where rolname = p_role and (rolsuper or rolbypassrls))
             or exists (select from unnest('{ojs_owner,ojs_service,ojs_operator,ojs_producer,ojs_worker}'::name[]) g
                 where pg_has_role(p_role, g, 'member')) then
@@ -43,9 +44,10 @@ comment on function ojs.create_tenant_role(text, name, text, int) is
 'Makes p_role a login role of tenant p_tenant.
 It creates the role if absent, grants ojs_tenant, and maps it. From then on the role sees and
 writes the jobs of that tenant only. A tenant may have several roles; calling it again moves the
-role to another tenant. A role that it creates gets two bounds: a statement is cancelled after 30
-seconds (statement_timeout), and a transaction that idles for 5 minutes is ended
-(idle_in_transaction_session_timeout). Change them with alter role NAME set statement_timeout =
+role to another tenant. A role that it creates gets three bounds: a statement is cancelled after 30
+seconds (statement_timeout), a transaction that idles for 5 minutes is ended
+(idle_in_transaction_session_timeout), and so is a session that idles for 15 minutes
+(idle_session_timeout). Change them with alter role NAME set statement_timeout =
 ''5min''; a session may change them for itself.
 p_password: set if given.
 p_connections: how many connections it may have at once, from 1; null: 20 for a role that it
@@ -112,7 +114,7 @@ begin
     if p_retention is not null then
         -- Servers sleep for up to a minute between calls of ojs.upkeep; a new retention acts at
         -- once.
-        perform pg_notify('ojs_wake', 'upkeep');
+        perform ojs._wake('upkeep');
     end if;
     perform ojs._arm_barred() where p_unknown_tenants is not null;
     perform ojs._arm_job_rules() where v_retry is not null;

@@ -184,6 +184,6 @@ ojs._alone_with_queues.';
 
 create or replace function ojs._wake_clocks() returns void
 language sql
-as $$ select pg_notify('ojs_wake', s.token) from ojs.sleeper s where s.expires_at > ojs.now() $$;
+as $$ select ojs._wake(s.token) from ojs.sleeper s where s.expires_at > ojs.now() $$;
 comment on function ojs._wake_clocks() is
 'Wakes the clocks that sleep when this transaction commits.';

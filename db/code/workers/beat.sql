@@ -104,7 +104,7 @@ begin
     where w.tenant_id = p_known.tenant_id and w.worker_id = p_known.worker_id
     returning * into v_worker;
     if p_known.resting and not v_worker.resting then
-        perform pg_notify('ojs_wake', 'awake');
+        perform ojs._wake('awake');
     end if;
     return v_worker;
 end;

@@ -125,7 +125,7 @@ create or replace function ojs._direct(p_workers ojs.worker[], p_directive ojs.w
 language sql
 as $$
     -- Workers that rested may be waiting in a FETCH, at any server.
-    select pg_notify('ojs_wake', 'awake') where p_directive = 'running';
+    select ojs._wake('awake') where p_directive = 'running';
     update ojs.worker w
     set directive = case when p_directive <> 'running' or w.state <> 'running' then p_directive end
     from unnest(p_workers) k where w.tenant_id = k.tenant_id and w.worker_id = k.worker_id

@@ -12,7 +12,7 @@ begin
     update ojs.duty d set holder = null, backend = null, session = null, since = ojs.now(), expires_at = '-infinity'
     where d.holder = p_token;
     if found then
-        perform pg_notify('ojs_wake', 'duty');
+        perform ojs._wake('duty');
     end if;
     return found;
 end;
@@ -118,7 +118,7 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
     update ojs.settings s set held_at = null;
-    perform ojs._notify(array(select distinct w.queue from ojs.waiter w)), pg_notify('ojs_wake', 'duty');
+    perform ojs._notify(array(select distinct w.queue from ojs.waiter w)), ojs._wake('duty');
     return (select d from ojs.dispatch d);
 end;
 $$;
