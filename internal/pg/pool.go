@@ -27,10 +27,11 @@ import (
 // that it is asked for, nothing of this costs anything.
 
 const (
-	growPause  = 5 * time.Second        // from one refusal until the pool asks for a connection again
-	freePause  = time.Minute            // until the other units are free again, if no connection was opened
-	holdTime   = 100 * time.Millisecond // in which a free unit should be occupied
-	fullLogged = time.Minute            // between two log lines about refused connections
+	firstGrowPause = 100 * time.Millisecond // from a refusal until the pool asks for a connection again; it doubles up to growPause
+	growPause      = 5 * time.Second
+	freePause      = time.Minute            // until any unit is free again, whatever became of the others
+	holdTime       = 100 * time.Millisecond // in which a free unit should be occupied
+	fullLogged     = time.Minute            // between two log lines about refused connections
 )
 
 // Pool is a pgxpool.Pool whose statements wait for a connection of the pool if PostgreSQL refuses
@@ -39,23 +40,22 @@ type Pool struct {
 	pool *pgxpool.Pool
 	log  *slog.Logger
 
-	held   atomic.Int32 // units that are occupied
-	opened atomic.Int64 // connections that were opened; pgxpool counts units, too
+	held   atomic.Int32  // units that are occupied
+	opened atomic.Int64  // connections that were opened; pgxpool counts units, too
+	grow   chan struct{} // a message frees one occupied unit
 
 	// mu guards the fields after it. hold keeps it while it occupies units, so that statements that
 	// are refused at the same time do not occupy the same units.
 	mu       sync.Mutex
-	grow     chan struct{} // closed when a connection has been opened: all occupied units are free again
-	full     bool          // units are occupied
-	askAt    time.Time     // when the unit that is freed first is free again
+	pause    time.Duration // the last pause; 0: a connection was opened since
+	askAt    time.Time     // when a unit is free again after that pause
 	loggedAt time.Time     // when the log was last told
 }
 
 // unit is the value in the context of a connection that only occupies a unit of the pool.
 type unit struct {
-	occupied chan struct{}   // closed once the unit is occupied
-	pause    time.Duration   // after which the unit is free again
-	grow     <-chan struct{} // closed: the unit is free at once
+	occupied chan struct{} // closed once the unit is occupied
+	pause    time.Duration // after which the unit is free again
 }
 
 type unitKey struct{}
@@ -75,7 +75,7 @@ func newPool(lifetime context.Context, cfg *pgxpool.Config, log *slog.Logger) (*
 		close(u.occupied)
 		select {
 		case <-time.After(u.pause):
-		case <-u.grow:
+		case <-p.grow:
 		case <-ctx.Done(): // the pool is closed
 		}
 		return errUnit
@@ -83,13 +83,17 @@ func newPool(lifetime context.Context, cfg *pgxpool.Config, log *slog.Logger) (*
 	connected := cfg.AfterConnect
 	cfg.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
 		p.opened.Add(1)
-		p.mu.Lock()
-		if p.full {
-			p.full = false
-			close(p.grow)
-			p.grow = make(chan struct{})
+		if p.held.Load() > 0 {
+			p.mu.Lock()
+			p.pause, p.askAt = 0, time.Time{}
+			p.mu.Unlock()
+			// One more at a time: PostgreSQL counts connections that it is about to refuse, so of
+			// several at once it may refuse all.
+			select {
+			case p.grow <- struct{}{}:
+			default:
+			}
 		}
-		p.mu.Unlock()
 		return connected(ctx, conn)
 	}
 	var err error
@@ -111,8 +115,8 @@ func (p *Pool) again(ctx context.Context, err error) bool {
 }
 
 // hold occupies the free units of the pool. It returns false if the pool has no connection for
-// which a statement could wait. One unit is free again after growPause: the next statement that
-// finds no connection free then asks for a new one. If that succeeds, all units are free again.
+// which a statement could wait. One unit is free again after a pause: the next statement that finds
+// no connection free then asks for a new one. Each connection that is opened frees one more unit.
 func (p *Pool) hold(refusal error) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -127,7 +131,6 @@ func (p *Pool) hold(refusal error) bool {
 		p.log.Warn("PostgreSQL refuses further connections: statements share the connections that this server has",
 			"connections", own, "max", stat.MaxConns(), "error", refusal)
 	}
-	p.full = true
 
 	// The context ends if a unit was not occupied in time, because a statement was faster. A unit
 	// that is occupied by then stays so.
@@ -135,10 +138,10 @@ func (p *Pool) hold(refusal error) bool {
 	defer cancel()
 	var units sync.WaitGroup
 	for range stat.MaxConns() - stat.TotalConns() {
-		u := &unit{occupied: make(chan struct{}), pause: freePause, grow: p.grow}
+		u := &unit{occupied: make(chan struct{}), pause: freePause}
 		if !now.Before(p.askAt) {
-			p.askAt = now.Add(growPause)
-			u.pause = growPause
+			p.pause = min(max(2*p.pause, firstGrowPause), growPause)
+			p.askAt, u.pause = now.Add(p.pause), p.pause
 		}
 		ended := make(chan struct{})
 		occupying, stop := context.WithCancel(context.WithValue(context.Background(), unitKey{}, u))
