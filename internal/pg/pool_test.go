@@ -149,8 +149,8 @@ func TestLimitsOfPostgresAreNotTheClients(t *testing.T) {
 		err    pgconn.PgError
 		status int
 	}{
-		"the queue of notifications": {pgconn.PgError{Code: "54000", File: "async.c", Message: "zu viele Benachrichtigungen in NOTIFY-Schlange"}, 503},
-		"the same, raised again":     {pgconn.PgError{Code: "54000", File: "pl_exec.c", Message: "too many notifications in the NOTIFY queue"}, 503},
+		"the queue of notifications": {pgconn.PgError{Code: "54000", File: "async.c", Message: "zu viele Benachrichtigungen"}, 503},
+		"the same, raised again":     {pgconn.PgError{Code: "54000", Message: "too many notifications in the NOTIFY queue"}, 503},
 		"ids of transactions": {pgconn.PgError{Code: "54000", File: "varsup.c", Message: "database is not accepting commands to avoid " +
 			"wraparound data loss in database \"app\""}, 503},
 		"ids of multixacts":      {pgconn.PgError{Code: "54000", File: "multixact.c"}, 503},
