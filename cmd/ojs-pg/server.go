@@ -63,6 +63,7 @@ const releasePause = 2 * time.Second
 // in the middle of an upgrade, it logs that and waits until the schema fits or ctx ends. It fails
 // with advice if the settings, the schema or the rights of the login do not fit.
 func openDatabase(ctx context.Context, config pg.Config, log *slog.Logger) (*pg.DB, error) {
+	config.Log = log
 	db, err := pg.Open(ctx, config)
 	if err != nil {
 		return nil, err

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/labstack/echo/v4"
 
@@ -119,6 +120,7 @@ func (s *Server) bearer(c echo.Context, token string) (*principal, error) {
 		return nil, &pg.Error{Code: problems.CodeAway, Message: jwt.ErrAway.Error(), Err: err}
 	case err != nil:
 		s.log.Debug("a token is refused", "request_id", requestID(c), "error", err)
+		s.refusedTokens.note(s.log, err, time.Now())
 		return nil, nil //nolint:nilnil // the credential is not valid
 	}
 	return &principal{Name: "jwt:" + caller.Subject, Tenant: caller.Tenant, Scopes: caller.Scopes}, nil

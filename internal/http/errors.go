@@ -18,6 +18,7 @@ import (
 
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/problems"
+	"github.com/ojs-pg/ojs-pg/internal/sqlstate"
 )
 
 // errorsPage is the page that explains every code below a heading of its own. The specification has
@@ -238,6 +239,13 @@ func (p *problemWriter) classify(err error) *pg.Error {
 		}
 	}
 	out := *known
+	if out.SQLState == sqlstate.InsufficientPrivilege {
+		// All sessions are the server's own, so the server's login lacks a right, and no caller.
+		out = pg.Error{
+			SQLState: out.SQLState, Code: problems.CodeAway, Status: http.StatusServiceUnavailable, Retryable: true, Err: known,
+			Message: "The server may not do this in its database.", Hint: "Tell the operator; the server's log has the reason.",
+		}
+	}
 	if out.Status == 0 {
 		if row, ok := p.byCode[out.Code]; ok {
 			out.Status, out.Retryable = row.Status, row.Retryable

@@ -21,6 +21,9 @@ import (
 // cannot be closed.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	s.background.start(s.defaultTenant.refresh)
+	// The log says at the start, too, that the server cannot do its work: that the URL leads to a
+	// standby, for example.
+	s.background.start(func(ctx context.Context) { s.ask(ctx) })
 	defer s.background.stop()
 
 	server := &http.Server{

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -62,6 +63,9 @@ type Server struct {
 	admission     admission
 	endings       endings
 	defaultTenant defaultTenant
+	refusedTokens refusedTokens
+
+	unable atomic.Pointer[string] // why the server could not do its work when it last asked; nil: it has not asked
 }
 
 // New returns a Server for cfg. It answers requests by Handler or Serve.

@@ -1,10 +1,14 @@
 package httpapi
 
 import (
+	"context"
+	"errors"
 	"net/http"
 	"time"
 
 	"github.com/labstack/echo/v4"
+
+	"github.com/ojs-pg/ojs-pg/internal/pg"
 )
 
 func (s *Server) systemRoutes() []route {
@@ -38,11 +42,30 @@ type backendJSON struct {
 	Error     string `json:"error,omitempty"`
 }
 
-// ask measures one round trip to the database.
-func (s *Server) ask(c echo.Context) (time.Duration, error) {
+const noAnswer = "the database does not answer"
+
+// ask measures one round trip to the database. why says why the server cannot do its work, for any
+// caller; "" if it can. The log says it once, and once more when it is over.
+func (s *Server) ask(ctx context.Context) (latency time.Duration, why string) {
 	begin := time.Now()
-	err := s.db.Probe(c.Request().Context())
-	return time.Since(begin), err
+	err := s.db.Probe(ctx)
+	latency = time.Since(begin)
+	var unable pg.Unable
+	switch {
+	case errors.As(err, &unable):
+		why = unable.Error()
+	case err != nil:
+		why = noAnswer
+	}
+	if before := s.unable.Swap(&why); before == nil && why == "" || before != nil && *before == why {
+		return latency, why
+	}
+	if why == "" {
+		s.log.Warn("the server is ready again: the database answers and accepts writes")
+	} else {
+		s.log.Warn("the server is not ready", "reason", why, "error", err)
+	}
+	return latency, why
 }
 
 // live answers 200 while the process runs, even if the database is away: a restart of the process
@@ -56,15 +79,12 @@ func (s *Server) healthOf(status string, backend *backendJSON) healthJSON {
 }
 
 // health answers with the state of the server and its database. It is 503 if the database does not
-// answer, and "degraded" with 200 if memory runs out that all of its sessions share: to start this
-// server anew would not help.
+// answer, or accepts no writes, and "degraded" with 200 if memory runs out that all of its sessions
+// share: to start this server anew would not help.
 func (s *Server) health(c echo.Context) error {
-	latency, err := s.ask(c)
-	if err != nil {
-		s.log.Warn("the database does not answer", "error", err)
-		return c.JSON(http.StatusServiceUnavailable, s.healthOf("degraded", &backendJSON{
-			Type: "postgres", Status: "unhealthy", Error: "the database does not answer",
-		}))
+	latency, why := s.ask(c.Request().Context())
+	if why != "" {
+		return c.JSON(http.StatusServiceUnavailable, s.healthOf("degraded", &backendJSON{Type: "postgres", Status: "unhealthy", Error: why}))
 	}
 	ms := latency.Milliseconds()
 	short, err := s.db.Shortage(c.Request().Context())
@@ -80,19 +100,23 @@ func (s *Server) health(c echo.Context) error {
 	return c.JSON(http.StatusOK, s.healthOf("ok", &backendJSON{Type: "postgres", Status: "healthy", LatencyMs: &ms}))
 }
 
+type readyJSON struct {
+	Status string `json:"status"`
+	Reason string `json:"reason,omitempty"`
+}
+
 // ready tells a load balancer whether to send requests here. It answers 503 while the server
-// drains, or if the database does not answer.
+// drains, or if the database does not answer or accepts no writes.
 func (s *Server) ready(c echo.Context) error {
-	status, code := "ready", http.StatusOK
 	select {
 	case <-s.draining:
-		status, code = "draining", http.StatusServiceUnavailable
+		return c.JSON(http.StatusServiceUnavailable, readyJSON{Status: "draining"})
 	default:
-		if _, err := s.ask(c); err != nil {
-			status, code = "database unavailable", http.StatusServiceUnavailable
-		}
 	}
-	return c.JSON(code, map[string]string{"status": status})
+	if _, why := s.ask(c.Request().Context()); why != "" {
+		return c.JSON(http.StatusServiceUnavailable, readyJSON{Status: "database unavailable", Reason: why})
+	}
+	return c.JSON(http.StatusOK, readyJSON{Status: "ready"})
 }
 
 type manifestJSON struct {

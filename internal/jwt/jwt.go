@@ -144,8 +144,59 @@ func (v *Verifier) Verify(ctx context.Context, token string) (*Caller, error) {
 	return caller, nil
 }
 
-func invalid(format string, args ...any) error {
-	return fmt.Errorf("%w: %w", ErrInvalid, fmt.Errorf(format, args...))
+// Reason says, in a few fixed words, why Verify has refused a token. A log may count refusals by it:
+// there are few, and no caller can make up another one.
+type Reason string
+
+// The reasons.
+const (
+	Malformed     Reason = "it is no JWT with an accepted algorithm"
+	BadSignature  Reason = "no key of the issuer has signed it"
+	Expired       Reason = "it has expired"
+	NotYetValid   Reason = "it is not valid yet"
+	WrongIssuer   Reason = "it is of another issuer"
+	WrongAudience Reason = "it is for another audience"
+	BadClaims     Reason = "its claims cannot be used"
+)
+
+// refusal is an ErrInvalid with its reason.
+type refusal struct {
+	reason Reason
+	err    error
+}
+
+func (r *refusal) Error() string   { return ErrInvalid.Error() + ": " + r.err.Error() }
+func (r *refusal) Unwrap() []error { return []error{ErrInvalid, r.err} }
+
+// ReasonOf returns the reason of an error of Verify; "" if the error is not ErrInvalid.
+func ReasonOf(err error) Reason {
+	var r *refusal
+	if errors.As(err, &r) {
+		return r.reason
+	}
+	return ""
+}
+
+func invalid(reason Reason, format string, args ...any) error {
+	return &refusal{reason, fmt.Errorf(format, args...)}
+}
+
+// refuseTimes returns the refusal of a token whose standard claims do not fit. For times it tells
+// the difference of the clocks, by which an operator recognizes a clock that is wrong.
+func refuseTimes(err error, claims *jwt.Claims, now time.Time) error {
+	switch {
+	case errors.Is(err, jwt.ErrExpired):
+		return invalid(Expired, "%w: it ended %s ago by this server's clock", err, now.Sub(claims.Expiry.Time()).Round(time.Second))
+	case errors.Is(err, jwt.ErrNotValidYet):
+		return invalid(NotYetValid, "%w: it begins in %s by this server's clock", err, claims.NotBefore.Time().Sub(now).Round(time.Second))
+	case errors.Is(err, jwt.ErrIssuedInTheFuture):
+		return invalid(NotYetValid, "%w: it was issued in %s by this server's clock", err, claims.IssuedAt.Time().Sub(now).Round(time.Second))
+	case errors.Is(err, jwt.ErrInvalidIssuer):
+		return invalid(WrongIssuer, "%w", err)
+	case errors.Is(err, jwt.ErrInvalidAudience):
+		return invalid(WrongAudience, "%w", err)
+	}
+	return invalid(BadClaims, "%w", err)
 }
 
 // check verifies the signature before it reads any claim. Before that, only the key id of the token
@@ -154,7 +205,7 @@ func (v *Verifier) check(ctx context.Context, token string, now time.Time) (*Cal
 	// An algorithm that is not listed, none among them, is refused before anything else is read.
 	parsed, err := jwt.ParseSigned(token, algorithms)
 	if err != nil {
-		return nil, invalid("%w", err)
+		return nil, invalid(Malformed, "%w", err)
 	}
 	head := parsed.Headers[0]
 	keys, err := v.keys.find(ctx, head.KeyID, jose.SignatureAlgorithm(head.Algorithm))
@@ -170,18 +221,18 @@ func (v *Verifier) check(ctx context.Context, token string, now time.Time) (*Cal
 		}
 	}
 	if err != nil {
-		return nil, invalid("%w", err)
+		return nil, invalid(BadSignature, "%w", err)
 	}
 	if standard.Expiry == nil {
-		return nil, invalid("it has no exp, so it would never end")
+		return nil, invalid(BadClaims, "it has no exp, so it would never end")
 	}
 	expect := v.expect
 	expect.Time = now
 	if err := standard.ValidateWithLeeway(expect, skew); err != nil {
-		return nil, invalid("%w", err)
+		return nil, refuseTimes(err, &standard, now)
 	}
 	if !visible.MatchString(standard.Subject) {
-		return nil, invalid("sub is missing, or has other than 1 to 255 visible characters")
+		return nil, invalid(BadClaims, "sub is missing, or has other than 1 to 255 visible characters")
 	}
 	caller := &Caller{Subject: standard.Subject, Expires: standard.Expiry.Time()}
 	if err := v.cfg.read(claims, caller); err != nil {
@@ -195,7 +246,7 @@ func (v *Verifier) check(ctx context.Context, token string, now time.Time) (*Cal
 func (cfg *Config) read(claims map[string]json.RawMessage, to *Caller) error {
 	scopes, err := readScopes(claims[cfg.ScopeClaim])
 	if err != nil {
-		return invalid("%s: %w", cfg.ScopeClaim, err)
+		return invalid(BadClaims, "%s: %w", cfg.ScopeClaim, err)
 	}
 	for _, scope := range Scopes {
 		if slices.Contains(scopes, scope) {
@@ -205,13 +256,13 @@ func (cfg *Config) read(claims map[string]json.RawMessage, to *Caller) error {
 	raw, named := claims[cfg.TenantClaim]
 	if !named {
 		if !slices.Contains(to.Scopes, "admin") {
-			return invalid("it names no tenant in %s, and has not the scope admin", cfg.TenantClaim)
+			return invalid(BadClaims, "it names no tenant in %s, and has not the scope admin", cfg.TenantClaim)
 		}
 		return nil
 	}
 	var tenant *string
 	if err := json.Unmarshal(raw, &tenant); err != nil || tenant == nil || !names.Tenant.MatchString(*tenant) {
-		return invalid("%s is no tenant", cfg.TenantClaim)
+		return invalid(BadClaims, "%s is no tenant", cfg.TenantClaim)
 	}
 	to.Tenant = tenant
 	return nil

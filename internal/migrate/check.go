@@ -9,7 +9,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ojs-pg/ojs-pg/db"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
@@ -30,11 +29,11 @@ const checkTimeout = 10 * time.Second
 // CheckSchema compares the database's schema with the one compiled into this program, within 10 s.
 // It accepts the schema of a later release if that release records that servers of this one may run
 // with it. Fails with ErrSchema, ErrRelease or ErrUnfit; the text says what to do.
-func CheckSchema(ctx context.Context, pool *pgxpool.Pool) error {
+func CheckSchema(ctx context.Context, pool sqlcgen.DBTX) error {
 	return checkSchema(ctx, pool, checkTimeout)
 }
 
-func checkSchema(ctx context.Context, pool *pgxpool.Pool, timeout time.Duration) error {
+func checkSchema(ctx context.Context, pool sqlcgen.DBTX, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	queries := sqlcgen.New(pool)
@@ -92,7 +91,7 @@ const emptyAdvice = "there is a schema ojs without the rows that belong to it, a
 
 // checkFit returns ErrUnfit if a restore has left out roles, owners, policies or grants that
 // servers need.
-func checkFit(ctx context.Context, pool *pgxpool.Pool) error {
+func checkFit(ctx context.Context, pool sqlcgen.DBTX) error {
 	what, err := sqlcgen.New(pool).Unfit(ctx)
 	var pgErr *pgconn.PgError
 	switch {
@@ -135,7 +134,7 @@ func (e *RoleError) Holds() string {
 // denied explains why PostgreSQL has refused the role. It returns ErrUnfit if the group that should
 // have the rights lacks them, and a RoleError if the role is a member of neither ojs_service nor
 // ojs_operator. The catalogs tell, because the refusal reads the same in both cases.
-func denied(ctx context.Context, pool *pgxpool.Pool, refused *pgconn.PgError) error {
+func denied(ctx context.Context, pool sqlcgen.DBTX, refused *pgconn.PgError) error {
 	role := RoleError{}
 	var damaged bool
 	err := pool.QueryRow(ctx, `

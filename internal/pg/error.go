@@ -204,6 +204,10 @@ func (d *DB) unreachable(err error) *Error {
 // is not told what failed.
 func (d *DB) fromPostgres(pgErr *pgconn.PgError, err error) *Error {
 	row, ok := d.problem(pgErr.Code)
+	if limitOf(pgErr) != limitNone {
+		// The server has reached a limit. The row for 54000 blames the size of the payload.
+		row, ok = d.Problems()[sqlstate.ClassResources]
+	}
 	if Outdated(pgErr) {
 		row, ok = d.Problems()[sqlstate.FeatureNotSupported], d.schemaChanging()
 	}

@@ -3,6 +3,8 @@ package pg
 import (
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/ojs-pg/ojs-pg/internal/fair"
 )
 
@@ -17,3 +19,9 @@ func (d *DB) Retrying() int { return d.retries.Waiting() }
 
 // Shares returns the gates of statements of callers, and of those that only read.
 func (d *DB) Shares() (all, reads *fair.Gate) { return d.shares.conns, d.shares.reads }
+
+// Unwrapped returns the pool without its wrapper.
+func (d *DB) Unwrapped() *pgxpool.Pool { return d.pool.pool }
+
+// Held returns how many units of the pool are occupied.
+func (d *DB) Held() int { return int(d.pool.held.Load()) }

@@ -19,12 +19,12 @@ func (d *DB) Metrics() []prometheus.Collector {
 	return []prometheus.Collector{
 		connections("in_use", (*pgxpool.Stat).AcquiredConns),
 		connections("idle", (*pgxpool.Stat).IdleConns),
-		connections("opening", (*pgxpool.Stat).ConstructingConns),
+		connections("opening", func(s *pgxpool.Stat) int32 { return max(0, s.ConstructingConns()-d.pool.held.Load()) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "ojs_database_connections_max", Help: "Connections that the pool may have.",
 		}, func() float64 { return float64(d.pool.Stat().MaxConns()) }),
 		counter("ojs_database_connections_opened_total", "Connections that the pool has opened.",
-			func(s *pgxpool.Stat) float64 { return float64(s.NewConnsCount()) }),
+			func(*pgxpool.Stat) float64 { return float64(d.pool.opened.Load()) }),
 		counter("ojs_database_acquires_total", "Times that a statement got a connection of the pool.",
 			func(s *pgxpool.Stat) float64 { return float64(s.AcquireCount()) }),
 		counter("ojs_database_acquires_waited_total", "Times that it had to wait for one, because all were in use or had to be opened.",

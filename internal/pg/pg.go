@@ -11,6 +11,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"slices"
 	"strings"
@@ -43,6 +44,8 @@ type Config struct {
 	// Role, if set, is taken by every session (`set role`): a superuser's login then works
 	// under row security.
 	Role string
+	// Log is told when PostgreSQL refuses connections to the pool; nil: nothing is logged.
+	Log *slog.Logger
 
 	openTimeout time.Duration // tests shorten it
 }
@@ -52,8 +55,9 @@ type DB struct {
 	problems problems
 
 	cut      context.CancelFunc
-	pool     *pgxpool.Pool
+	pool     *Pool
 	probe    *pgxpool.Pool // of one connection, for Probe: work must not keep it busy
+	refusals refusals
 	listen   *pgx.ConnConfig
 	pooled   bool       // the pool goes through a pooler, where sessions are shared
 	shares   connShares // how callers share the pool
@@ -71,18 +75,22 @@ const (
 // explains it. Fails with ErrPooler if URL leads to a pooler and ListenURL is empty.
 func Open(ctx context.Context, cfg Config) (*DB, error) {
 	lifetime, cut := context.WithCancel(context.Background())
-	pool, err := openPool(cfg, lifetime)
+	d := &DB{cut: cut, pooled: cfg.ListenURL != "", retries: fair.NewGate(lockRetries, nil)}
+	config, err := poolConfig(cfg, lifetime, d.refusals.note)
 	if err != nil {
 		cut()
 		return nil, err
 	}
-	d := &DB{
-		cut: cut, pool: pool, listen: pool.Config().ConnConfig, pooled: cfg.ListenURL != "",
-		shares:  newConnShares(pool.Config().MaxConns),
-		retries: fair.NewGate(lockRetries, nil),
-	}
-	probe := pool.Config()
+	d.listen, d.shares = config.ConnConfig, newConnShares(config.MaxConns)
+	probe := config.Copy()
 	probe.MaxConns, probe.MinConns, probe.MinIdleConns, probe.MaxConnIdleTime = 1, 0, 0, time.Minute
+	log := cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
+	// The pool's goroutines live as long as the pool, so they get lifetime and not the context of
+	// Open.
+	if d.pool, err = newPool(lifetime, config, log); err != nil {
+		cut()
+		return nil, fmt.Errorf("open the connection pool: %w", err)
+	}
 	if d.probe, err = pgxpool.NewWithConfig(ctx, probe); err != nil {
 		d.Close()
 		return nil, fmt.Errorf("open the connection that asks whether the database answers: %w", err)
@@ -118,7 +126,9 @@ func (d *DB) connect(ctx context.Context, timeout time.Duration) error {
 	return d.loadProblems(ctx)
 }
 
-func openPool(cfg Config, lifetime context.Context) (*pgxpool.Pool, error) {
+// poolConfig returns the configuration of a pool. note is called with each error that PostgreSQL
+// answers with.
+func poolConfig(cfg Config, lifetime context.Context, note func(*pgconn.PgError)) (*pgxpool.Config, error) {
 	poolCfg, given, err := parseURL(cfg.URL)
 	if err != nil {
 		return nil, fmt.Errorf("read the database URL: %w", err)
@@ -136,6 +146,11 @@ func openPool(cfg Config, lifetime context.Context) (*pgxpool.Pool, error) {
 		poolCfg.MaxConnIdleTime = 10 * time.Minute
 	}
 	configure(poolCfg.ConnConfig, cfg, lifetime)
+	keep := poolCfg.ConnConfig.OnPgError
+	poolCfg.ConnConfig.OnPgError = func(conn *pgconn.PgConn, err *pgconn.PgError) bool {
+		note(err)
+		return keep(conn, err)
+	}
 	if cfg.ListenURL != "" {
 		// The session of the next statement may be another one.
 		forPooler(poolCfg.ConnConfig.RuntimeParams)
@@ -159,13 +174,7 @@ func openPool(cfg Config, lifetime context.Context) (*pgxpool.Pool, error) {
 		return p.IdleDuration > pingAfter && ctx.Value(unchecked{}) == nil || readable(p.Conn.PgConn().Conn())
 	}
 
-	// The pool's goroutines live as long as the pool, so they get lifetime and not the context of
-	// Open.
-	pool, err := pgxpool.NewWithConfig(lifetime, poolCfg)
-	if err != nil {
-		return nil, fmt.Errorf("open the connection pool: %w", err)
-	}
-	return pool, nil
+	return poolCfg, nil
 }
 
 // parseURL reads a URL, which may have settings of a pool, and says which of these it has. Sessions
@@ -290,16 +299,7 @@ func (d *DB) ListenConfig() *pgx.ConnConfig { return d.listen.Copy() }
 
 // Pool returns the pool of connections, for generated queries of the server itself. Their errors go
 // through Err.
-func (d *DB) Pool() *pgxpool.Pool { return d.pool }
-
-// Probe returns nil if the database answers within 2 s. It has a connection of its own, so that it
-// does not wait for work that keeps all other connections busy. It does not end with ctx, because a
-// caller that hangs up would cost the connection.
-func (d *DB) Probe(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
-	defer cancel()
-	return d.probe.Ping(ctx)
-}
+func (d *DB) Pool() *Pool { return d.pool }
 
 // Close waits until no connection is in use, then closes all. After Cut it does not have to wait.
 func (d *DB) Close() {

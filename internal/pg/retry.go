@@ -40,13 +40,14 @@ func safeToRetry(err error) bool {
 
 // ItemFault reports whether a single item of a statement may have caused its error, so that the
 // other items may succeed without that item. It is false for classes of errors that concern the
-// whole statement: PostgreSQL is unreachable, stops, or lacks a resource. It is false for a lock,
+// whole statement: PostgreSQL is unreachable, stops, lacks a resource, or has reached a limit of its own. It is false for a lock,
 // too, because each part of the statement would wait for the lock again.
 func ItemFault(err error) bool {
-	state := sqlstate.Of(err)
-	if state == "" {
+	var pgErr *pgconn.PgError
+	if !errors.As(err, &pgErr) || pgErr.Code == "" || limitOf(pgErr) != limitNone {
 		return false
 	}
+	state := pgErr.Code
 	switch state[:min(2, len(state))] {
 	case "08", "25", "28", "53", "55", "57", "58", "XX":
 		return false

@@ -58,7 +58,10 @@ func NewEmpty(t testing.TB, settings map[string]string) *Private {
 // PrivateRole and PrivatePassword are the login in ServiceURL. NewEmpty does not make this role.
 const PrivateRole, PrivatePassword = "ojs_server", "secret"
 
-const privateDatabase = "ojs"
+const (
+	privateDatabase = "ojs"
+	cluster         = "pgdata" // the directory of the data, in that of embedpg
+)
 
 // stopped returns a server without data that has not been started.
 func stopped(t testing.TB, options embedpg.Options) *Private {
@@ -93,7 +96,6 @@ func (p *Private) Start() {
 // the data of the backup, which the caller starts.
 func (p *Private) Backup() *Private {
 	p.t.Helper()
-	const cluster = "pgdata"
 	to := stopped(p.t, p.options)
 	from, into := p.options.DataDir, to.options.DataDir
 	command := exec.CommandContext(p.t.Context(), filepath.Join(p.server.Binaries.Dir, "pg_basebackup"),
@@ -123,6 +125,26 @@ func (p *Private) Backup() *Private {
 		return errors.Join(err, os.Lchown(path, int(owner.Uid), int(owner.Gid)))
 	})
 	if err != nil {
+		p.t.Fatal(err)
+	}
+	return to
+}
+
+// Standby returns a server that is a standby of the running server, as of now: it accepts no writes.
+// The caller starts it.
+func (p *Private) Standby() *Private {
+	p.t.Helper()
+	to := p.Backup()
+	signal := filepath.Join(to.options.DataDir, cluster, "standby.signal")
+	if err := os.WriteFile(signal, nil, 0o600); err != nil {
+		p.t.Fatal(err)
+	}
+	info, err := os.Stat(filepath.Dir(signal))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	owner := info.Sys().(*syscall.Stat_t)
+	if err := os.Lchown(signal, int(owner.Uid), int(owner.Gid)); err != nil {
 		p.t.Fatal(err)
 	}
 	return to

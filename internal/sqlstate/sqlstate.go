@@ -5,6 +5,7 @@ package sqlstate
 import (
 	"errors"
 	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
 )
@@ -24,13 +25,16 @@ const (
 	UndefinedObject       = "42704"
 	UndefinedFunction     = "42883"
 	UndefinedTable        = "42P01"
+	DiskFull              = "53100"
 	OutOfMemory           = "53200" // also of the lock table
+	ProgramLimitExceeded  = "54000"
 	LockNotAvailable      = "55P03"
 	QueryCanceled         = "57014"
 	InternalError         = "XX000"
 	ClassConnection       = "08"
 	ClassData             = "22" // a value that the caller sent does not fit
 	ClassSyntaxOrAccess   = "42" // a statement names an object that is not there, or may not be used
+	ClassResources        = "53" // PostgreSQL lacks connections, locks, memory or disk
 	ClassOurs             = "OJ" // errors that the functions of schema ojs raise
 )
 
@@ -48,3 +52,7 @@ func In(err error, codes ...string) bool {
 	state := Of(err)
 	return state != "" && slices.Contains(codes, state)
 }
+
+// InClass reports whether PostgreSQL has answered with an error of a class, which is the first two
+// characters of its SQLSTATEs.
+func InClass(err error, class string) bool { return strings.HasPrefix(Of(err), class) }
