@@ -133,15 +133,15 @@ func TestMend(t *testing.T) {
 		`{"message":"C:\x86\u12"}`:                                     `{"message":"C:\\x86\\u12","repaired":true}`,
 		`{"a":NaN,"b":-Infinity,"c":1e5,"d":007,"e":None,"f":null}`: `{"a":"NaN","b":"-Infinity","c":1e5,"d":"007","e":"None","f":null,` +
 			`"repaired":true}`,
-		`{"n":1e999999}`:                               `{"n":"1e999999","repaired":true}`,
-		`{"message":"one","message":"two"}`:            `{"message":"two","repaired":true}`,
-		`{"d":{"x":1,"x":2}}`:                          `{"d":{"x":1},"repaired":true}`,
+		`{"n":1e999999}`:                                `{"n":"1e999999","repaired":true}`,
+		`{"message":"one","message":"two"}`:             `{"message":"two","repaired":true}`,
+		`{"d":{"x":1,"x":2}}`:                           `{"d":{"x":1},"repaired":true}`,
 		`{"k\u0000":1,"d":{"\ud800":[2 , "x"], "y":3}}`: `{"k�":1,"d":{"�":[2,"x"],"y":3},"repaired":true}`,
-		`{"repaired":"mine","message":"m"}`:            `{"message":"m","repaired":"mine"}`,
-		`{"repaired":"mine","message":"\u0000"}`:       `{"message":"�","repaired":true}`,
-		`{"d":[[[[1]]],2]}`:                            `{"d":[[null],2],"truncated":true}`,
-		` [ NaN ] `:                                    `["NaN"]`,
-		`{}`:                                           `{}`,
+		`{"repaired":"mine","message":"m"}`:             `{"message":"m","repaired":"mine"}`,
+		`{"repaired":"mine","message":"\u0000"}`:        `{"message":"�","repaired":true}`,
+		`{"d":[[[[1]]],2]}`:                             `{"d":[[null],2],"truncated":true}`,
+		` [ NaN ] `:                                     `["NaN"]`,
+		`{}`:                                            `{}`,
 	} {
 		if got := string(Mend([]byte(src), 3)); got != want {
 			t.Errorf("%q:\n%s, want\n%s", src, got, want)
