@@ -223,8 +223,7 @@ func (r *looseReader) list(m *Member, depth int) {
 	}
 }
 
-// item checks an element of a list. It splits an object with a member that is repaired, so that the
-// reader sees the repaired one.
+// item checks an element of a list, and repairs the member of an object that may be repaired.
 func (r *looseReader) item(item *Member, depth int) *badJSON {
 	bad := checkPart(item.Raw, depth, r.limit)
 	if bad == nil {
@@ -232,8 +231,9 @@ func (r *looseReader) item(item *Member, depth int) *badJSON {
 	}
 	if r.parts.Repair != "" && item.Raw[0] == '{' {
 		if fields, ok := looseMembers(item.Raw); ok {
-			bad = r.members(fields, depth-1, false)
-			item.Inner = fields
+			if bad = r.members(fields, depth-1, false); bad == nil {
+				item.Raw = Splice(fields) // members of many items would take far more memory
+			}
 			return bad
 		}
 	}
