@@ -4145,14 +4145,57 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._error_cut(p_error jsonb) RETURNS jsonb
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+declare
+    c_bytes constant int := 65536;
+    c_known constant text[] := '{message, code, type, retryable, backtrace}';
+    v_rest  jsonb;
+    v_trace jsonb := p_error -> 'backtrace';
+    v_cut   jsonb;
+    v_most  int := 30000;
+begin
+    if octet_length(p_error::text) <= c_bytes and not ojs._too_deep(p_error) then
+        return p_error;
+    end if;
+    v_rest := p_error - c_known;
+    if octet_length(v_rest::text) > 16384 or ojs._too_deep(v_rest) then
+        -- The type of the error may be in its details.
+        v_rest := case when jsonb_typeof(p_error #> '{details,error_class}') = 'string'
+            then jsonb_build_object('details', jsonb_build_object('error_class', left(p_error #>> '{details,error_class}', 1000)))
+            else '{}' end;
+    end if;
+    if jsonb_typeof(v_trace) not in ('string', 'array') or ojs._too_deep(v_trace) then
+        v_trace := null;
+    end if;
+    loop
+        v_cut := v_rest || jsonb_build_object('truncated', true, 'message', left(p_error ->> 'message', v_most))
+            || jsonb_strip_nulls(jsonb_build_object('retryable', p_error -> 'retryable',
+                'code', left(p_error ->> 'code', least(v_most, 1000)), 'type', left(p_error ->> 'type', least(v_most, 1000)),
+                'backtrace', case when jsonb_typeof(v_trace) = 'string' then to_jsonb(left(v_trace #>> '{}', v_most))
+                    when v_trace is not null then (
+                        select jsonb_agg(f.frame order by f.n)
+                        from (select t.frame, t.n, sum(length(t.frame::text)) over (order by t.n) as so_far
+                            from jsonb_array_elements(v_trace) with ordinality t(frame, n)) f
+                        where f.so_far <= v_most) end));
+        exit when octet_length(v_cut::text) <= c_bytes;
+        v_most := v_most / 2;
+    end loop;
+    return v_cut;
+end;
+$$;
+
 CREATE FUNCTION ojs._error_entry(p_error jsonb, p_attempt integer, p_worker text, p_now timestamp with time zone) RETURNS jsonb
     LANGUAGE plpgsql STABLE
     AS $$
+declare
+    v_error jsonb := ojs._error_cut(p_error);
 begin
-    return (p_error - 'worker_id') || jsonb_strip_nulls(jsonb_build_object(
+    return (v_error - 'worker_id') || jsonb_strip_nulls(jsonb_build_object(
         'attempt', p_attempt, 'worker_id', p_worker,
-        'code', coalesce(p_error ->> 'code', p_error ->> 'type', 'handler_error'),
-        'type', coalesce(p_error ->> 'type', p_error #>> '{details,error_class}', p_error ->> 'code', 'handler_error'),
+        'code', coalesce(v_error ->> 'code', v_error ->> 'type', 'handler_error'),
+        'type', coalesce(v_error ->> 'type', v_error #>> '{details,error_class}', v_error ->> 'code', 'handler_error'),
         'occurred_at', to_char(p_now at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')));
 end;
 $$;
@@ -4187,8 +4230,6 @@ CREATE FUNCTION ojs._error_refusal(p_error jsonb) RETURNS ojs.refusal
             '{"field": "error.type"}')::ojs.refusal
         when jsonb_typeof(p_error -> 'retryable') not in ('boolean', 'null') then
             row('OJ400', 'error.retryable must be a boolean', '{"field": "error.retryable"}')::ojs.refusal
-        when octet_length(p_error::text) > 65536 then row('OJ413', 'error is larger than 65536 bytes', '{"field": "error"}')::ojs.refusal
-        when ojs._too_deep(p_error) then row('OJ401', 'error is nested more than 100 levels deep', '{"field": "error"}')::ojs.refusal
         end
 $$;
 

@@ -8,15 +8,19 @@ import (
 
 // binder reads the body of a request into the struct that a handler passes to c.Bind, as strictly
 // as jsonbody.Object reads. Read returns the body as an object; optional says that it may be
-// absent.
+// absent, and parts which parts of it are judged by themselves.
 type binder struct {
-	Read func(c echo.Context, optional bool) (*jsonbody.Object, error)
+	Read func(c echo.Context, optional bool, parts jsonbody.Parts) (*jsonbody.Object, error)
 }
 
 // Bind implements echo.Binder. It fails with the first fault of the body.
 func (b binder) Bind(into any, c echo.Context) error {
 	_, optional := into.(interface{ MayBeLeftOut() })
-	o, err := b.Read(c, optional)
+	var parts jsonbody.Parts
+	if p, ok := into.(interface{ Parts() jsonbody.Parts }); ok {
+		parts = p.Parts()
+	}
+	o, err := b.Read(c, optional, parts)
 	if err != nil {
 		return err
 	}

@@ -120,7 +120,7 @@ func cronNameOf(req *jsonbody.Object, path string) string {
 }
 
 func (s *Server) putCron(c echo.Context) error {
-	req, err := s.body(c, s.limits.Body, false)
+	req, err := s.body(c, s.limits.Body, false, jsonbody.Parts{})
 	if err != nil {
 		return err
 	}

@@ -17,7 +17,7 @@ import (
 )
 
 func (s *Server) enqueue(c echo.Context) error {
-	req, err := s.body(c, s.limits.Body, false)
+	req, err := s.body(c, s.limits.Body, false, jsonbody.Parts{})
 	if err != nil {
 		return err
 	}
@@ -55,7 +55,7 @@ func (s *Server) enqueue(c echo.Context) error {
 // enqueueBatch enqueues all jobs of a batch or none. With atomicity partial each job succeeds or
 // fails by itself.
 func (s *Server) enqueueBatch(c echo.Context) error {
-	req, err := s.body(c, s.limits.BatchBody, false)
+	req, err := s.body(c, s.limits.BatchBody, false, jsonbody.Parts{Lists: []string{"jobs"}})
 	if err != nil {
 		return err
 	}
@@ -72,10 +72,16 @@ func (s *Server) enqueueBatch(c echo.Context) error {
 	if err := req.Err(); err != nil {
 		return err
 	}
+	if req.Whole != nil && !partial {
+		return req.Whole
+	}
 	if len(items) < 1 || len(items) > s.limits.BatchJobs {
 		return problems.Invalid("jobs", "must hold between 1 and %d jobs", s.limits.BatchJobs)
 	}
 	header, headerName := requestTenant(c), scopeHeader(c)
+	if partial {
+		return s.enqueueEach(c, req, items)
+	}
 	sent, jobs, err := readJobs(items, header, headerName)
 	if err != nil {
 		return err
@@ -84,9 +90,6 @@ func (s *Server) enqueueBatch(c echo.Context) error {
 		if err := forQueues(c, fmt.Sprintf("jobs[%d].queue", i), job.QueueName()); err != nil {
 			return err
 		}
-	}
-	if partial {
-		return s.enqueueEach(c, sent, jobs)
 	}
 	var rows []sqlcgen.OjsJob
 	if key == nil {

@@ -143,9 +143,6 @@ func TestLargeResults(t *testing.T) {
 			})
 		}
 		a.do("POST", route, `{"job_id":"`+id+`","lease":"`+lease+`","result":`+result(17<<20)+`}`).want(413)
-		a.do(
-			"POST", "/ojs/v1/workers/nack", `{"job_id":"`+id+`","error":{"message":`+result(2<<20)+`}}`,
-		).want(413).is(map[string]any{"error.details.field": "error"})
 		a.do("GET", "/ojs/v1/jobs/"+id, "").want(200).is(map[string]any{"job.state": "active"})
 		a.do("POST", route, `{"job_id":"`+id+`","lease":"`+lease+`","result":`+result(1<<20)+`}`, "Prefer: return=minimal").want(200)
 		a.do("GET", "/ojs/v1/jobs/"+id+"/result", "").want(200).is(map[string]any{"result_size_bytes": 1 << 20})

@@ -113,8 +113,8 @@ func (s *Server) Handler() http.Handler { return s.handler }
 func (s *Server) routes() http.Handler {
 	e := echo.New()
 	e.HTTPErrorHandler = s.problems.write
-	e.Binder = binder{Read: func(c echo.Context, optional bool) (*jsonbody.Object, error) {
-		return s.body(c, s.limits.Body, optional)
+	e.Binder = binder{Read: func(c echo.Context, optional bool, parts jsonbody.Parts) (*jsonbody.Object, error) {
+		return s.body(c, s.limits.Body, optional, parts)
 	}}
 	e.JSONSerializer = serializer{}
 	e.Pre(s.metrics.observe, s.headers)

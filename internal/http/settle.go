@@ -29,13 +29,19 @@ func (s *Server) settleRoutes() []route {
 // maxAckJobs is the largest number of jobs that one ACK or NACK names.
 const maxAckJobs = 1000
 
-func (s *Server) ack(c echo.Context) error { return s.settle(c, verb{readAck, wire.appendAcked}) }
+func (s *Server) ack(c echo.Context) error {
+	return s.settle(c, verb{jsonbody.Parts{Lists: []string{"jobs"}}, readAck, wire.appendAcked})
+}
 
-func (s *Server) nack(c echo.Context) error { return s.settle(c, verb{readNack, wire.appendNacked}) }
+func (s *Server) nack(c echo.Context) error {
+	return s.settle(c, verb{jsonbody.Parts{Lists: []string{"jobs"}, Repair: "error"}, readNack, wire.appendNacked})
+}
 
-// verb is an ACK or a NACK. read reads what the request says about one job, and shape writes the
-// answer about it; with whole the answer holds the whole job.
+// verb is an ACK or a NACK. parts are the parts of the body that are judged by themselves. read reads
+// what the request says about one job, and shape writes the answer about it; with whole the answer
+// holds the whole job.
 type verb struct {
+	parts jsonbody.Parts
 	read  func(*jsonbody.Object, *dispatch.Settlement)
 	shape func(out wire, w *jsonbody.Writer, job *sqlcgen.OjsJob, whole bool)
 }
@@ -62,7 +68,7 @@ func readAck(o *jsonbody.Object, to *dispatch.Settlement) {
 type nackRequest struct {
 	attempt
 	Requeue bool            `json:"requeue"`
-	Error   json.RawMessage `json:"error" check:"required,object,storable"`
+	Error   json.RawMessage `json:"error" check:"required,object"`
 
 	failure failure
 }
@@ -86,10 +92,16 @@ type failure struct {
 	Backtrace json.RawMessage `json:"backtrace"`
 }
 
+// mostErrorLevels is how many levels an error is stored with: ojs._error_cut allows as many.
+const mostErrorLevels = 100
+
 func readNack(o *jsonbody.Object, to *dispatch.Settlement) {
 	var req nackRequest
 	o.Into(&req)
-	to.Lease, to.WorkerID, to.Requeue, to.Error = req.Lease, req.WorkerID, req.Requeue, req.Error
+	to.Lease, to.WorkerID, to.Requeue = req.Lease, req.WorkerID, req.Requeue
+	if o.Err() == nil {
+		to.Error = jsonbody.StorableError(req.Error, mostErrorLevels)
+	}
 	if req.failure.Message != nil {
 		to.Message = *req.failure.Message
 	}
@@ -120,12 +132,15 @@ func (s *Server) settle(c echo.Context, v verb) error {
 	}
 	// The body may be larger than a result may be, so that SQL refuses a result that is too large,
 	// and says so.
-	req, err := s.body(c, max(s.limits.Body, s.limits.BatchBody), pathID != "")
+	req, err := s.body(c, max(s.limits.Body, s.limits.BatchBody), pathID != "", v.parts)
 	if err != nil {
 		return err
 	}
 	if pathID == "" && req.Raw("jobs") != nil {
 		return s.settleMany(c, req, v)
+	}
+	if req.Whole != nil {
+		return req.Whole
 	}
 	one := []dispatch.Settlement{{ID: pathID, Tenant: requestTenant(c)}}
 	v.read(req, &one[0])
@@ -206,8 +221,14 @@ func readBatch(c echo.Context, req *jsonbody.Object, v verb) (*settleBatch, erro
 	}
 	for i := range items {
 		b.asked[i].Tenant = requestTenant(c)
-		item := jsonbody.ObjectOf(&items[i], "jobs["+strconv.Itoa(i)+"]", &b.settled[i].Err)
-		if item.Err() == nil {
+		at := "jobs[" + strconv.Itoa(i) + "]"
+		if err := req.Broken(at); err != nil {
+			b.settled[i].Err = err
+			// The answer says which job it is about.
+			if id := jsonbody.LooseText(items[i].Raw, "job_id"); jsonbody.IsUUID(id) {
+				b.asked[i].ID = id
+			}
+		} else if item := jsonbody.ObjectOf(&items[i], at, &b.settled[i].Err); item.Err() == nil {
 			v.read(item, &b.asked[i])
 		}
 		if b.asked[i].WorkerID == nil {

@@ -92,22 +92,45 @@ type heartbeatRequest struct {
 	State               *string         `json:"state" check:"name"`
 	Shutdown            bool            `json:"shutdown"`
 	ActiveJobs          json.RawMessage `json:"active_jobs"`
-	ActiveJobIDs        []string        `json:"active_job_ids" check:"id"`
+	ActiveJobIDs        json.RawMessage `json:"active_job_ids" check:"array"`
 
-	jobs   []string
-	active *int32
+	jobs    []namedID // jobs whose leases are to be extended
+	refused []namedID // elements of the lists that are no ids, and jobs that are not the credential's
+	active  *int32
+}
+
+// namedID is an element of the lists of a heartbeat. id is empty if the element is no text. err says
+// why the lease of the job cannot be extended.
+type namedID struct {
+	list  string
+	index int
+	id    string
+	err   error
+}
+
+// Parts has each id judged by itself: one bad id must not cost the other jobs their leases.
+func (r *heartbeatRequest) Parts() jsonbody.Parts {
+	return jsonbody.Parts{Lists: []string{"active_jobs", "active_job_ids"}}
 }
 
 // Check reads the jobs.
 func (r *heartbeatRequest) Check(o *jsonbody.Object) {
+	read := func(list string) {
+		o.EachID(list, func(i int, id string, err error) {
+			if named := (namedID{list, i, id, err}); err == nil {
+				r.jobs = append(r.jobs, named)
+			} else {
+				r.refused = append(r.refused, named)
+			}
+		})
+	}
 	if r.ActiveJobs != nil && jsonbody.Kind(r.ActiveJobs) == "number" {
 		r.active = o.Integer("active_jobs", 0)
-		r.jobs = []string{}
 	} else {
-		r.jobs = append([]string{}, o.IDs("active_jobs")...)
+		read("active_jobs")
 	}
-	r.jobs = append(r.jobs, r.ActiveJobIDs...)
-	if len(r.jobs) > maxHeartbeatJobs {
+	read("active_job_ids")
+	if len(r.jobs)+len(r.refused) > maxHeartbeatJobs {
 		o.Fail(problems.Invalid("active_jobs", "must hold at most %d ids", maxHeartbeatJobs))
 	}
 	if r.Shutdown && r.State == nil {
@@ -140,11 +163,11 @@ func (s *Server) heartbeat(c echo.Context) error {
 	if err := c.Bind(&req); err != nil {
 		return err
 	}
-	if err := s.forJobs(c, "active_jobs", req.jobs...); err != nil {
+	if err := s.keepOwn(c, &req); err != nil {
 		return err
 	}
 	params := sqlcgen.BeatParams{
-		WorkerID: req.WorkerID, Ids: req.jobs, State: req.State, VisibilityTimeoutMs: req.VisibilityTimeoutMs, Tenant: requestTenant(c),
+		WorkerID: req.WorkerID, Ids: req.ids(), State: req.State, VisibilityTimeoutMs: req.VisibilityTimeoutMs, Tenant: requestTenant(c),
 		Active: req.active, Hostname: req.Hostname, Pid: req.Pid, Queues: req.Queues, Concurrency: req.Concurrency, Labels: req.Labels,
 		Version: req.Version, Metadata: req.Metadata, StartedAt: req.StartedAt, Pool: req.Pool, Strategy: req.Strategy,
 		Weights: req.Weights,
@@ -169,11 +192,64 @@ func (s *Server) heartbeat(c echo.Context) error {
 		beat.JobsExtended = []string{}
 	}
 	return c.JSON(http.StatusOK, struct {
-		Acknowledged bool     `json:"acknowledged"`
-		State        string   `json:"state"`
-		JobsExtended []string `json:"jobs_extended"`
+		Acknowledged bool             `json:"acknowledged"`
+		State        string           `json:"state"`
+		JobsExtended []string         `json:"jobs_extended"`
+		JobsRefused  []map[string]any `json:"jobs_refused,omitempty"`
 		pulse
-	}{true, beat.State, beat.JobsExtended, pulseOf(beat.ServerTime, beat.HeartbeatIntervalMs, beat.HeartbeatTimeoutMs)})
+	}{
+		true, beat.State, beat.JobsExtended, s.refusedIDs(c, req.refused),
+		pulseOf(beat.ServerTime, beat.HeartbeatIntervalMs, beat.HeartbeatTimeoutMs),
+	})
+}
+
+// ids returns the ids of the jobs whose leases are to be extended, never nil.
+func (r *heartbeatRequest) ids() []string {
+	ids := make([]string, len(r.jobs))
+	for i := range r.jobs {
+		ids[i] = r.jobs[i].id
+	}
+	return ids
+}
+
+// keepOwn moves the jobs that are in queues that the credential is not for from jobs to refused. It
+// fails if no job is left.
+func (s *Server) keepOwn(c echo.Context, r *heartbeatRequest) error {
+	if bound(c) == nil {
+		return nil
+	}
+	elsewhere, err := s.elsewhere(c, r.ids())
+	if err != nil || len(elsewhere) == 0 {
+		return err
+	}
+	others, kept := jsonbody.Set(elsewhere...), make([]namedID, 0, len(r.jobs))
+	for _, named := range r.jobs {
+		if others[named.id] {
+			named.err = notItsJob(fmt.Sprintf("%s[%d]", named.list, named.index), named.id)
+			r.refused = append(r.refused, named)
+		} else {
+			kept = append(kept, named)
+		}
+	}
+	if len(kept) == 0 {
+		return notItsJob("active_jobs", elsewhere[0])
+	}
+	r.jobs = kept
+	return nil
+}
+
+// refusedIDs returns the part of the answer to a heartbeat about ids that were refused.
+func (s *Server) refusedIDs(c echo.Context, refused []namedID) []map[string]any {
+	out := make([]map[string]any, len(refused))
+	for i := range refused {
+		problem := s.problems.explain(c, refused[i].err)
+		problem.Index = &refused[i].index
+		out[i] = map[string]any{"index": refused[i].index, "status": problem.Status, "error": problemBody(problem, requestID(c))}
+		if refused[i].id != "" {
+			out[i]["id"] = problems.Clip(refused[i].id)
+		}
+	}
+	return out
 }
 
 func (s *Server) registerWorker(c echo.Context) error {

@@ -26,8 +26,9 @@ const ContentType = "application/openjobspec+json"
 
 // ReadBody reads the JSON object of a request, of at most limit bytes and depth levels. With
 // optional, an empty body reads as {}. It fails if the body is too large, is not acceptable JSON or
-// no object, or has another media type.
-func ReadBody(w http.ResponseWriter, r *http.Request, limit int64, depth int, optional bool) (*Object, error) {
+// no object, or has another media type. A fault inside parts does not fail: see Parts, Object.Broken
+// and Object.Whole.
+func ReadBody(w http.ResponseWriter, r *http.Request, limit int64, depth int, optional bool, parts Parts) (*Object, error) {
 	// The body is read before the headers are checked, because the connection would not survive a
 	// refusal with an unread body: see Drain.
 	raw, err := readAll(http.MaxBytesReader(w, r.Body, limit), r.ContentLength, limit)
@@ -52,7 +53,13 @@ func ReadBody(w http.ResponseWriter, r *http.Request, limit int64, depth int, op
 	fields, ok := split(raw, depth)
 	if !ok {
 		if bad := CheckJSON(raw, depth); bad != nil {
-			return nil, problems.Refuse(problems.CodeInvalidPayload, cmp.Or(bad.path, "body"), "%s", bad)
+			whole := problems.Refuse(problems.CodeInvalidPayload, cmp.Or(bad.path, "body"), "%s", bad)
+			if len(parts.Lists) > 0 || parts.Repair != "" {
+				if o := readLoosely(raw, depth, parts, whole); o != nil {
+					return o, o.Err()
+				}
+			}
+			return nil, whole
 		}
 		if Kind(raw) != "object" {
 			return nil, problems.Refuse(problems.CodeInvalidPayload, "body", "the body must be a JSON object, not %s", Kind(raw))
@@ -144,6 +151,9 @@ type Object struct {
 	Path   string
 	Fields []Member
 	Fault  *error
+	Whole  error // why the body as a whole is refused, if only elements of its lists are broken; else nil
+
+	broken map[string]error // why elements of lists are refused, by path
 }
 
 // Err returns the first fault of everything that was read.
@@ -413,6 +423,13 @@ func (o *Object) list(key string) [][]byte {
 	if raw == nil {
 		return nil
 	}
+	if m := o.member(key); m.Inner != nil {
+		items := make([][]byte, len(m.Inner))
+		for i := range m.Inner {
+			items[i] = m.Inner[i].Raw
+		}
+		return items
+	}
 	return Elements(raw)
 }
 
@@ -455,22 +472,45 @@ func (o *Object) IDs(key string) []string {
 	return out
 }
 
+// EachID reads an optional array of ids, each by itself. It calls take with the index and the text
+// of each element, and with an error if the element is no id.
+func (o *Object) EachID(key string, take func(i int, id string, err error)) {
+	for i, raw := range o.list(key) {
+		at := fmt.Sprintf("%s[%d]", o.At(key), i)
+		if err := o.Broken(at); err != nil {
+			take(i, "", err)
+		} else if got := Kind(raw); got != "string" {
+			take(i, "", problems.Invalid(at, "must be a string, not %s", got))
+		} else if id := Unquote(raw); !IsUUID(id) {
+			take(i, id, problems.Invalid(at, "must be a UUID in lowercase with hyphens"))
+		} else {
+			take(i, id, nil)
+		}
+	}
+}
+
 // Storable refuses numbers with too many digits for jsonb, in fields that are stored as jsonb.
 // args, result and unknown attributes are stored as text, and keep any number.
 func (o *Object) Storable(raw []byte, path string) {
+	if at, found := hugeNumber(raw, path); found {
+		o.Fail(problems.Invalid(at, "is a number of more than %d digits", numericDigits))
+	}
+}
+
+// hugeNumber returns the path of the first number with too many digits for jsonb. path is that of
+// raw, which CheckJSON has accepted.
+func hugeNumber(raw []byte, path string) (at string, found bool) {
 	if !mayBeHuge(raw) {
-		return
+		return "", false
 	}
 	dec := decoder(raw)
 	for {
 		tok, err := dec.ReadToken()
 		if err != nil {
-			return // io.EOF: CheckJSON has passed all of raw
+			return "", false // io.EOF: CheckJSON has passed all of raw
 		}
 		if tok.Kind() == '0' && huge(tok.String()) {
-			at := string(appendPath([]byte(path), dec, dec.StackPointer()))
-			o.Fail(problems.Invalid(at, "is a number of more than %d digits", numericDigits))
-			return
+			return string(appendPath([]byte(path), dec, dec.StackPointer())), true
 		}
 	}
 }

@@ -81,7 +81,7 @@ func TestReadingCostsLittle(t *testing.T) {
 	} {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		o, err := ReadBody(httptest.NewRecorder(), requestWith(body), 16<<20, 100, false)
+		o, err := ReadBody(httptest.NewRecorder(), requestWith(body), 16<<20, 100, false, Parts{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -95,10 +95,10 @@ func TestReadingCostsLittle(t *testing.T) {
 	}
 	members := many(func(i int) string { return `"` + strconv.Itoa(i) + `":0` })
 	for _, nul := range []string{"", `"nul":"\\u0000",`} {
-		if o, err := ReadBody(httptest.NewRecorder(), requestWith(`{`+nul+members+`}`), 16<<20, 100, false); err == nil {
+		if o, err := ReadBody(httptest.NewRecorder(), requestWith(`{`+nul+members+`}`), 16<<20, 100, false, Parts{}); err == nil {
 			t.Errorf("%d members pass", len(o.Fields))
 		}
-		o, err := ReadBody(httptest.NewRecorder(), requestWith(`{`+nul+`"meta":{`+members+`}}`), 16<<20, 100, false)
+		o, err := ReadBody(httptest.NewRecorder(), requestWith(`{`+nul+`"meta":{`+members+`}}`), 16<<20, 100, false, Parts{})
 		if err != nil {
 			t.Fatal(err)
 		}

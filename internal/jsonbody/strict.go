@@ -37,7 +37,11 @@ func (e *badJSON) Error() string {
 
 // CheckJSON accepts exactly one JSON value (RFC 8259) in valid UTF-8, without NUL characters, lone
 // surrogates, repeated keys or nesting deeper than maxDepth. It returns nil if src is one.
-func CheckJSON(src []byte, maxDepth int) *badJSON {
+func CheckJSON(src []byte, maxDepth int) *badJSON { return checkPart(src, maxDepth, maxDepth) }
+
+// checkPart is CheckJSON of a part of a body. limit is how many levels the body may have, for the
+// message.
+func checkPart(src []byte, maxDepth, limit int) *badJSON {
 	if bytes.HasPrefix(src, []byte("\uFEFF")) {
 		return &badJSON{what: "a byte order mark"}
 	}
@@ -62,7 +66,7 @@ func CheckJSON(src []byte, maxDepth int) *badJSON {
 		case err != nil:
 			return fail(malformed(src, dec))
 		case dec.StackDepth() > maxDepth:
-			return fail(dec.StackPointer(), dec.InputOffset()-1, fmt.Sprintf("nested deeper than %d", maxDepth))
+			return fail(dec.StackPointer(), dec.InputOffset()-1, fmt.Sprintf("nested deeper than %d", limit))
 		case escapes && tok.Kind() == '"' && strings.Contains(tok.String(), "\x00"):
 			at := dec.StackPointer()
 			if kind, length := dec.StackIndex(dec.StackDepth()); kind == '{' && length%2 == 1 {

@@ -38,15 +38,15 @@ end;
 $$;
 comment on function ojs.nack(uuid, anycompatible, uuid, text, boolean, text) is
 'Reports that an active job failed, and returns it (ojs-core section 7.4).
-p_error: an object {message, code, type, retryable, details} up to 65536 bytes, kept in errors; null
-means absent, but for message.
+p_error: an object {message, code, type, retryable, details}, kept in errors; null means absent, but
+for message. An error of more than 65536 bytes or 100 levels is cut, and gets "truncated": true.
 p_lease, p_worker_id, p_tenant: as for ojs.ack.
 p_requeue: the job is available again at once.
 The job becomes retryable, and available at retry_at by its retry policy. It becomes discarded if
 its attempts are used up, p_error ->> ''retryable'' is false, the policy lists its code or type as
 non-retryable, or the code is DISCARD, FAIL or DEAD_LETTER. A discarded job enters the dead letter
 queue if the policy says on_exhaustion dead_letter or the code is DEAD_LETTER.
-Locks the job row. Raises invalid_request, not_found, conflict, ambiguous_job, payload_too_large.';
+Locks the job row. Raises invalid_request, not_found, conflict, ambiguous_job.';
 
 create or replace function ojs._error_refusal(p_error jsonb) returns ojs.refusal
 language sql stable
@@ -64,8 +64,6 @@ as $$
             '{"field": "error.type"}')::ojs.refusal
         when jsonb_typeof(p_error -> 'retryable') not in ('boolean', 'null') then
             row('OJ400', 'error.retryable must be a boolean', '{"field": "error.retryable"}')::ojs.refusal
-        when octet_length(p_error::text) > 65536 then row('OJ413', 'error is larger than 65536 bytes', '{"field": "error"}')::ojs.refusal
-        when ojs._too_deep(p_error) then row('OJ401', 'error is nested more than 100 levels deep', '{"field": "error"}')::ojs.refusal
         end
 $$;
 comment on function ojs._error_refusal(jsonb) is
@@ -74,17 +72,66 @@ comment on function ojs._error_refusal(jsonb) is
 create or replace function ojs._error_entry(p_error jsonb, p_attempt int, p_worker text, p_now timestamptz) returns jsonb
 language plpgsql stable
 as $$
+declare
+    v_error jsonb := ojs._error_cut(p_error);
 begin
-    return (p_error - 'worker_id') || jsonb_strip_nulls(jsonb_build_object(
+    return (v_error - 'worker_id') || jsonb_strip_nulls(jsonb_build_object(
         'attempt', p_attempt, 'worker_id', p_worker,
-        'code', coalesce(p_error ->> 'code', p_error ->> 'type', 'handler_error'),
-        'type', coalesce(p_error ->> 'type', p_error #>> '{details,error_class}', p_error ->> 'code', 'handler_error'),
+        'code', coalesce(v_error ->> 'code', v_error ->> 'type', 'handler_error'),
+        'type', coalesce(v_error ->> 'type', v_error #>> '{details,error_class}', v_error ->> 'code', 'handler_error'),
         'occurred_at', to_char(p_now at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')));
 end;
 $$;
 comment on function ojs._error_entry(jsonb, int, text, timestamptz) is
 'Returns the error of a nack as it is kept in the errors of its job, with the worker that ran the
 attempt, if it has a name.';
+
+-- If a large error were refused, the attempt would go on until its lease ends, and the job would keep
+-- visibility_timeout in place of the true error.
+create or replace function ojs._error_cut(p_error jsonb) returns jsonb
+language plpgsql immutable
+as $$
+declare
+    c_bytes constant int := 65536;
+    c_known constant text[] := '{message, code, type, retryable, backtrace}';
+    v_rest  jsonb;
+    v_trace jsonb := p_error -> 'backtrace';
+    v_cut   jsonb;
+    v_most  int := 30000;
+begin
+    if octet_length(p_error::text) <= c_bytes and not ojs._too_deep(p_error) then
+        return p_error;
+    end if;
+    v_rest := p_error - c_known;
+    if octet_length(v_rest::text) > 16384 or ojs._too_deep(v_rest) then
+        -- The type of the error may be in its details.
+        v_rest := case when jsonb_typeof(p_error #> '{details,error_class}') = 'string'
+            then jsonb_build_object('details', jsonb_build_object('error_class', left(p_error #>> '{details,error_class}', 1000)))
+            else '{}' end;
+    end if;
+    if jsonb_typeof(v_trace) not in ('string', 'array') or ojs._too_deep(v_trace) then
+        v_trace := null;
+    end if;
+    loop
+        v_cut := v_rest || jsonb_build_object('truncated', true, 'message', left(p_error ->> 'message', v_most))
+            || jsonb_strip_nulls(jsonb_build_object('retryable', p_error -> 'retryable',
+                'code', left(p_error ->> 'code', least(v_most, 1000)), 'type', left(p_error ->> 'type', least(v_most, 1000)),
+                'backtrace', case when jsonb_typeof(v_trace) = 'string' then to_jsonb(left(v_trace #>> '{}', v_most))
+                    when v_trace is not null then (
+                        select jsonb_agg(f.frame order by f.n)
+                        from (select t.frame, t.n, sum(length(t.frame::text)) over (order by t.n) as so_far
+                            from jsonb_array_elements(v_trace) with ordinality t(frame, n)) f
+                        where f.so_far <= v_most) end));
+        exit when octet_length(v_cut::text) <= c_bytes;
+        v_most := v_most / 2;
+    end loop;
+    return v_cut;
+end;
+$$;
+comment on function ojs._error_cut(jsonb) is
+'Returns the error of a nack, cut if it has more than 65536 bytes or 100 levels.
+The message and the backtrace are cut, code and type to 1000 characters; other members are left out
+if they have more than 16384 bytes. The member truncated says that the error was cut.';
 
 create or replace function ojs._errors_with(p_errors jsonb, p_entry jsonb) returns jsonb
 language sql immutable
