@@ -3591,7 +3591,7 @@ CREATE FUNCTION ojs._doctor_clock() RETURNS SETOF ojs.finding
         (c.held_at is not null, 'error', 'dispatch', format('Dispatch is held since %s: nothing runs.', c.held_at),
             'Look at what would run, then call ojs.resume_dispatch().', 'after-restore.md'),
         (c.restored, 'error', 'dispatch',
-            'The database was restored from another cluster, and nobody has ticked since: fetches are refused.',
+            'The database was restored from another cluster, and no tick has run since: fetches are refused.',
             'Start a server, or call ojs.tick().', 'backup-and-restore.md'),
         (c.held_at is null and not c.on_duty, 'error', 'clock',
             'No server is on duty: nothing that is due happens, no retry, no cron job, no lease that ends.',
@@ -3616,18 +3616,39 @@ CREATE FUNCTION ojs._doctor_failures() RETURNS SETOF ojs.finding
     from ojs.workers w where w.stale having count(*) > 0
     union all
     (select 'warning', 'workers',
-        format('Attempts of type %s in queue %s of tenant %s were lost: %s, of %s jobs, by %s.', l.job_type, l.queue, l.tenant_id,
-            l.attempts, l.jobs, l.cause),
+        format('%s workers were declared dead within the last hour, such as %s, which ran %s jobs and was silent since %s.', l.workers,
+            concat(l.worker_id, ' on host ' || l.hostname), coalesce(l.jobs, 0), date_trunc('second', l.last_heartbeat_at)),
+        'Start it again; its jobs go to other workers. ojs.lost_workers lists all.', 'worker-died.md'
+    from (
+        select l.*, count(*) over () as workers from ojs.lost_workers l
+        where l.lost_at > ojs.now() - interval '1 hour' and not l.is_back
+    ) l
+    order by l.jobs desc nulls last, l.lost_at desc limit 1)
+    union all
+    (select 'warning', 'workers',
+        format('Attempts of type %s in queue %s of %s were lost: %s, of %s jobs, by %s.', l.job_type, l.queue,
+            case when l.tenants = 1 then 'tenant ' || l.tenant_id else l.tenants || ' tenants' end, l.attempts, l.jobs, l.cause),
         case when l.attempts > 2 * l.jobs then 'The same jobs do it again and again: look for a poison job.'
             else 'Workers die or hang: look at their logs.' end,
         case when l.attempts > 2 * l.jobs then 'poison-job.md' else 'worker-died.md' end
-    from ojs.lost_attempts l where l.last_at > ojs.now() - interval '1 hour' and l.attempts >= 10 order by l.attempts desc limit 5)
+    from (
+        select l.queue, l.job_type, l.cause, sum(l.attempts) as attempts, sum(l.jobs) as jobs, count(*) as tenants,
+            min(l.tenant_id) as tenant_id
+        from ojs.lost_attempts l where l.last_at > ojs.now() - interval '1 hour' group by l.queue, l.job_type, l.cause
+    ) l
+    where l.attempts >= 10 order by l.attempts desc limit 5)
     union all
     (select 'warning', 'dead letters',
         format('%s jobs of type %s in queue %s of tenant %s are dead letters with %s, the last of %s.', e.jobs,
             e.type, e.queue, e.tenant_id, e.error_type, e.last_at),
         'Look at one with ojs.dead_letter_info; retry them when the cause is gone.', 'dead-letters.md'
     from ojs.dead_letter_errors e where e.last_at > ojs.now() - interval '1 hour' and e.jobs >= 100 order by e.jobs desc limit 5)
+    union all
+    (select 'warning', 'jobs',
+        format('Jobs of type %s in queue %s fail: %s attempts of %s jobs failed in ten minutes, the last with %s.', t.job_type, t.queue,
+            t.attempts, t.jobs, t.error),
+        'The page has the query that tells the errors apart; ojs.pause stops the queue.', 'dead-letters.md'
+    from ojs._failing_types() t order by t.attempts desc, t.queue, t.job_type limit 5)
     union all
     (select 'warning', 'jobs',
         format('In queue %s %s of %s attempts that ended in ten minutes failed.', q.queue, (c.n).failed, (c.n).failed + (c.n).completed),
@@ -3650,7 +3671,7 @@ CREATE FUNCTION ojs._doctor_privileges() RETURNS SETOF ojs.finding
     from ojs._unfit() u where u is not null
     union all
     select 'note', 'roles', format('%s grants of the migrations are missing, such as: %s', count(*), min(a.statement)),
-        'If nobody took them away on purpose: run such statements, as a superuser.', 'backup-and-restore.md'
+        'Unless they were revoked on purpose: run such statements, as a superuser.', 'backup-and-restore.md'
     from ojs._amiss() a where ojs._unfit() is null
     having count(*) > 0
     union all
@@ -3733,7 +3754,7 @@ CREATE FUNCTION ojs._doctor_settings(p_max_conns integer, p_servers integer) RET
             (select format('%s servers may open %s connections, and PostgreSQL has %s.', p_servers, h.each * p_servers, h.room) from has h),
             'Lower --max-conns, put PgBouncer between, or raise max_connections.', 'postgres-away.md'),
         (current_setting('idle_in_transaction_session_timeout')::interval = '0', 'note',
-            'idle_in_transaction_session_timeout is 0: a forgotten transaction stays open until somebody ends it.',
+            'idle_in_transaction_session_timeout is 0: a forgotten transaction stays open until its session is ended.',
             'Set it for the roles of producers, to some minutes.', 'long-transaction.md'),
         ((select age(d.datfrozenxid) > 1000000000 from pg_catalog.pg_database d where d.datname = current_database()), 'error',
             'Vacuum has not frozen the oldest rows for a billion transactions: at two billion PostgreSQL stops.',
@@ -3763,7 +3784,7 @@ CREATE FUNCTION ojs._doctor_settings(p_max_conns integer, p_servers integer) RET
                 'one job with a character that it lacks makes each ojs.fetch of its queue fail'
             when x.name = 'row_security' and not x.value::boolean then 'each call of a function and each read of a view is an error'
             -- A single role may be meant to read only.
-            when x.name = 'default_transaction_read_only' and x.value::boolean and d.setrole = 0 then 'nobody can enqueue or fetch' end
+            when x.name = 'default_transaction_read_only' and x.value::boolean and d.setrole = 0 then 'no session can enqueue or fetch' end
             as means
     ) c
     where d.setdatabase in (0, (select b.oid from pg_catalog.pg_database b where b.datname = current_database())) and c.means is not null
@@ -3809,11 +3830,14 @@ CREATE FUNCTION ojs._doctor_transactions() RETURNS SETOF ojs.finding
                 format('Process %s (%s, application %L, %s) holds the lane: its transaction has been open since %s.', t.name, t.role_name,
                     t.application, t.state, date_trunc('second', clock_timestamp() - t.open_for)),
                 format('select pg_terminate_backend(%s)', t.name)),
-            (t.kind = 'session' and t.open_for > interval '5 minutes',
+            -- A session that does nothing in its transaction is found sooner: it was forgotten, and
+            -- the jobs that it has fetched or locked wait with it.
+            (t.kind = 'session' and t.open_for > case when t.state like 'idle in transaction%' then interval '1 minute'
+                    else interval '5 minutes' end,
                 case when t.open_for > interval '1 hour' then 'error' else 'warning' end,
-                format('Process %s (%s, %s) has had its transaction open for %s: vacuum removes nothing that is newer.', t.name,
-                    t.role_name, t.state, date_trunc('second', t.open_for)),
-                format('If nobody needs it: select pg_terminate_backend(%s)', t.name)),
+                format('Process %s (%s, application %L, %s) has had its transaction open for %s: vacuum removes nothing that is newer.',
+                    t.name, t.role_name, t.application, t.state, date_trunc('second', t.open_for)),
+                format('If it was forgotten: select pg_terminate_backend(%s)', t.name)),
             (t.kind = 'prepared' and t.open_for > interval '5 minutes', 'error',
                 format('The prepared transaction %L is %s old: vacuum removes nothing that is newer.', t.name,
                     date_trunc('second', t.open_for)),
@@ -3829,16 +3853,42 @@ $_$;
 CREATE FUNCTION ojs._doctor_work() RETURNS SETOF ojs.finding
     LANGUAGE sql STABLE
     AS $$
+    -- A worker that polls without waiting asks for the queue only now and then, so jobs that came
+    -- a moment ago are no sign.
     (select 'warning'::ojs.severity, 'queues',
-        format('Nobody asks for queue %s: %s jobs of %s tenants wait.', q.queue, q.available, q.tenants),
+        format('No worker asks for queue %s: %s jobs of %s tenants wait, the first for %s.', q.queue, q.available, q.tenants,
+            date_trunc('second', w.oldest_wait)),
         'Start workers that serve it, or look whether they rest or name another queue.', 'queue-stuck.md'
-    from ojs.unserved_queues q order by q.available desc, q.queue limit 5)
+    from (select u.* from ojs.unserved_queues u order by u.available desc, u.queue limit 20) q
+    cross join lateral (select max(s.oldest_wait) as oldest_wait from ojs.shard_stats s where s.queue = q.queue) w
+    where w.oldest_wait > interval '2 minutes' order by q.available desc, q.queue limit 5)
     union all
-    (select 'warning', 'tenants', format('Of tenant %s %s jobs of queue %s wait: %s%s.', b.tenant_id, b.available, b.queue, b.why,
-            coalesce(' since ' || b.since, '')),
-        'If it is not meant: ojs.resume.', 'job-waits.md'
-    from ojs.blocked_tenants b where b.why like '%paused%' and b.since < ojs.now() - interval '1 hour'
-    order by b.since, b.tenant_id, b.queue limit 5)
+    (select case when b.is_pause and b.since < ojs.now() - interval '1 hour' then 'warning' else 'note' end::ojs.severity, b.topic,
+        format('%s is %s: %s jobs of %s tenants wait.', b.subject, case when b.is_pause
+            then concat('paused since ', date_trunc('second', b.since), ' (' || b.detail || ')')
+            else concat('at its limit', ' (' || b.detail || ')') end, b.available, b.tenants),
+        case when b.is_pause then 'If it is not meant: ojs.resume.'
+            else 'If it is not meant: ojs.limit_concurrency with a higher limit.' end,
+        'job-waits.md'
+    from (
+        select o.is_pause, case when o.tenant_id is null then 'queues' else 'tenants' end as topic,
+            coalesce('Tenant ' || o.tenant_id || coalesce(' in queue ' || o.queue, ''), 'Queue ' || o.queue, 'The whole system') as subject,
+            min(o.since) as since, min(o.detail) as detail, sum(o.available) as available, count(distinct o.of_tenant) as tenants
+        from (
+            -- What is paused or limited is what the reason names: a tenant, a queue, both or all.
+            select b.why like '%paused%' as is_pause, case when b.why like 'the tenant%' then b.tenant_id end as tenant_id,
+                case when b.why like '%queue%' then b.queue end as queue, b.since, b.detail, b.available, b.tenant_id as of_tenant
+            from ojs.blocked_tenants b where b.why like '%paused%' or b.why like '%limit%'
+        ) o
+        group by o.is_pause, o.tenant_id, o.queue
+    ) b
+    order by b.is_pause desc, b.available desc, b.subject limit 10)
+    union all
+    (select 'note', 'tenants', format('Tenant %s is throttled until %s: its %s is %s, without the throttle %s (%s).', h.tenant_id,
+            date_trunc('second', h.until), h.action, h.effective, coalesce(h.original::text, 'not limited'),
+            concat_ws(', by ', h.reason, h.set_by)),
+        'ojs.release_throttle ends it now.', 'tenant-flooding.md'
+    from ojs.throttles h order by h.since desc, h.tenant_id limit 5)
     union all
     (select 'warning', 'tenants', format('The first job of tenant %s in queue %s has waited for %s.', w.tenant_id, w.queue,
             date_trunc('second', w.oldest_wait)),
@@ -3857,7 +3907,8 @@ CREATE FUNCTION ojs._doctor_work() RETURNS SETOF ojs.finding
         select n.tenant_id, sum(n.available) as available, sum(sum(n.available)) over () as all, count(*) over () as tenants
         from ojs._shard_numbers n where n.available > 0 group by n.tenant_id
     ) n
-    where n.available > 100000 and n.tenants > 1 and n.available > n.all * 0.8)
+    where n.available > 100000 and n.tenants > 1 and n.available > n.all * 0.8
+      and not exists (select from ojs.throttles h where h.tenant_id = n.tenant_id))
     union all
     select 'warning', 'tenants', format('%s tenants use much more than the others: %s%s.', count(*),
             string_agg(format('%s (%s)', n.tenant_id, n.signals), ', ' order by n.nth) filter (where n.nth <= 3),
@@ -3868,7 +3919,9 @@ CREATE FUNCTION ojs._doctor_work() RETURNS SETOF ojs.finding
             row_number() over (order by min(n.since), n.tenant_id) as nth
         -- The tick looks for noisy neighbours. If no tick has run for 10 minutes, what it saw may
         -- be over.
-        from ojs.noisy_neighbours n where n.seen_at > ojs.now() - interval '10 minutes' group by n.tenant_id
+        from ojs.noisy_neighbours n where n.seen_at > ojs.now() - interval '10 minutes'
+          and not exists (select from ojs.throttles h where h.tenant_id = n.tenant_id)
+        group by n.tenant_id
     ) n
     having count(*) > 0
 $$;
@@ -4349,6 +4402,58 @@ begin
         end if;
     end if;
     return 'retryable';
+end;
+$$;
+
+CREATE FUNCTION ojs._failing_types() RETURNS TABLE(queue text, job_type text, attempts bigint, jobs bigint, error text)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 5
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_sort TO 'off'
+    SET jit TO 'off'
+    SET max_parallel_workers_per_gather TO '0'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$
+begin
+    if not ojs._sees_all() then
+        return;
+    end if;
+    return query
+    with failed as materialized (
+        select (n.r).queue, (n.r).job_type, count(*) as attempts, count(distinct (n.r).job_id) as jobs,
+            (array_agg(n.r order by (n.r).xid desc, (n.r).seq desc))[1] as last
+        from ojs._newest_releases('failure', null, null, 10000, null) n
+        where (n.r).at > ojs.now() - interval '10 minutes'
+        group by (n.r).queue, (n.r).job_type having count(*) >= 20
+        order by count(*) desc limit 20
+    )
+    select f.queue, f.job_type, f.attempts, f.jobs, e.error ->> 'type'
+    from failed f
+    -- No journal has the types of completed jobs. So look at the jobs themselves: the last ones that
+    -- were handed out from the queue.
+    cross join lateral (
+        select count(*) filter (where j.state = 'completed') as well,
+            count(*) filter (where j.state not in ('completed', 'active')) as badly
+        from (
+            select distinct h.tenant_id, h.id
+            from (
+                select u.tenant_id, u.id
+                from (select l.* from ojs.lease l where l.at > ojs.now() - interval '10 minutes' and l.queue = f.queue
+                    order by l.at desc limit 1000) l
+                cross join lateral unnest(l.tenants, l.ids) u(tenant_id, id)
+                limit 1000
+            ) h
+        ) i
+        cross join lateral (
+            select j.state, j.type from ojs.job j where j.id = i.id and j.tenant_id = i.tenant_id limit 1
+        ) j
+        where j.type = f.job_type
+    ) c
+    cross join lateral ojs._failure(f.last) e
+    where c.badly > c.well;
 end;
 $$;
 
@@ -5293,7 +5398,7 @@ begin
         (1, 'not_taken_in', p_stand.fresh, null,
             format('No decision has taken it in yet: the next worker that asks for queue %s brings that about.', p_job.queue)),
         (2, 'passed_over', p_stand.passed, null,
-            'Somebody had it locked when its turn came: it is looked at again within about a second.'),
+            'Another session had it locked when its turn came: it is looked at again within about a second.'),
         (3, 'room_again', p_stand.at_limit and not exists (select from jsonb_array_elements(p_held) e
             where e ->> 'cause' in ('limit', 'paused')), null, 'Its tenant has room again, which the next decision takes in.'),
         (4, 'priority', p_stand.higher_ahead > 0, p_stand.higher_ahead,
@@ -5392,7 +5497,7 @@ declare
     v_text  text := case p_job.state
         when 'scheduled' then format('It is scheduled for %s.', ojs._in_words(v_until))
         when 'retryable' then format('Attempt %s failed: it is to be tried again at %s.', p_job.attempt, ojs._in_words(v_until))
-        when 'pending' then 'It is pending: it waits until somebody activates it (ojs.activate).'
+        when 'pending' then 'It is pending: it waits for a call of ojs.activate.'
         when 'active' then format('It runs: %s has it since %s, under a lease until %s.',
             coalesce('worker ' || p_job.worker_id, 'a worker without a name'), ojs._in_words(p_job.started_at), ojs._in_words(v_until))
         when 'available' then case when p_job.expires_at <= ojs.now() then
@@ -12497,7 +12602,7 @@ begin
     v_limits := ojs._limit_fields(p_config - c_own, null);
     if exists (select from jsonb_each(v_limits) f join jsonb_each(ojs._limit_fields(coalesce(p_config -> 'limits', '{}'), null)) l
             on l.key = f.key and l.value <> f.value) then
-        perform ojs._raise('OJ422', 'limits disagree with what stands beside them', '{"field": "limits"}');
+        perform ojs._raise('OJ422', 'limits has another value than the same member at the top', '{"field": "limits"}');
     end if;
     return ojs._tier_fields((select coalesce(jsonb_object_agg(f.key, f.value), '{}') from jsonb_each(p_config) f
             where f.key = any (c_own) and f.key not in ('tenant_id', 'tier', 'limits'))
@@ -17428,7 +17533,7 @@ CREATE VIEW ojs.blocked_tenants WITH (security_invoker='true') AS
             WHEN 6 THEN 'the queue''s limit is reached'::text
             WHEN 7 THEN 'the tenant''s limit is reached'::text
             WHEN 8 THEN 'the tenant''s limit in the queue is reached'::text
-            ELSE 'nobody asks for the queue'::text
+            ELSE 'no worker asks for the queue'::text
         END AS why,
         CASE w.n
             WHEN 0 THEN s.held_at

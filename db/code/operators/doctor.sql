@@ -82,7 +82,7 @@ as $$
             (select format('%s servers may open %s connections, and PostgreSQL has %s.', p_servers, h.each * p_servers, h.room) from has h),
             'Lower --max-conns, put PgBouncer between, or raise max_connections.', 'postgres-away.md'),
         (current_setting('idle_in_transaction_session_timeout')::interval = '0', 'note',
-            'idle_in_transaction_session_timeout is 0: a forgotten transaction stays open until somebody ends it.',
+            'idle_in_transaction_session_timeout is 0: a forgotten transaction stays open until its session is ended.',
             'Set it for the roles of producers, to some minutes.', 'long-transaction.md'),
         ((select age(d.datfrozenxid) > 1000000000 from pg_catalog.pg_database d where d.datname = current_database()), 'error',
             'Vacuum has not frozen the oldest rows for a billion transactions: at two billion PostgreSQL stops.',
@@ -112,7 +112,7 @@ as $$
                 'one job with a character that it lacks makes each ojs.fetch of its queue fail'
             when x.name = 'row_security' and not x.value::boolean then 'each call of a function and each read of a view is an error'
             -- A single role may be meant to read only.
-            when x.name = 'default_transaction_read_only' and x.value::boolean and d.setrole = 0 then 'nobody can enqueue or fetch' end
+            when x.name = 'default_transaction_read_only' and x.value::boolean and d.setrole = 0 then 'no session can enqueue or fetch' end
             as means
     ) c
     where d.setdatabase in (0, (select b.oid from pg_catalog.pg_database b where b.datname = current_database())) and c.means is not null
@@ -173,7 +173,7 @@ as $$
         (c.held_at is not null, 'error', 'dispatch', format('Dispatch is held since %s: nothing runs.', c.held_at),
             'Look at what would run, then call ojs.resume_dispatch().', 'after-restore.md'),
         (c.restored, 'error', 'dispatch',
-            'The database was restored from another cluster, and nobody has ticked since: fetches are refused.',
+            'The database was restored from another cluster, and no tick has run since: fetches are refused.',
             'Start a server, or call ojs.tick().', 'backup-and-restore.md'),
         (c.held_at is null and not c.on_duty, 'error', 'clock',
             'No server is on duty: nothing that is due happens, no retry, no cron job, no lease that ends.',
