@@ -3174,6 +3174,10 @@ CREATE FUNCTION ojs._cursors(p_fair ojs.tenant_fairness) RETURNS ojs.cursor[]
         || coalesce(p_fair.cursors, '{}')
 $$;
 
+CREATE FUNCTION ojs._cut(p_name text, p_width integer) RETURNS text
+    LANGUAGE sql IMMUTABLE
+    AS $$ select case when length(p_name) > p_width then left(p_name, p_width - 1) || '…' else p_name end $$;
+
 CREATE FUNCTION ojs._cut_lead(p_table text) RETURNS interval
     LANGUAGE sql STABLE
     AS $$
@@ -9613,6 +9617,39 @@ begin
         select array_agg(case when s.alike then 0 else (2 * w.q - 1)::numeric / (2 * cardinality(p_weights)) / w.weight end order by w.q)
         from unnest(p_weights) with ordinality w(weight, q)
         cross join (select min(w) = max(w) as alike from unnest(p_weights) w) s);
+end;
+$$;
+
+CREATE FUNCTION ojs._queue_shares() RETURNS TABLE(queue text, tenant_id text, share numeric, due numeric)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 100
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_sort TO 'off'
+    SET jit TO 'off'
+    SET max_parallel_workers_per_gather TO '0'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$
+begin
+    if not ojs._sees_all() then
+        return;
+    end if;
+    return query
+    with work as (
+        select n.queue, n.tenant_id, w.weight / sum(w.weight) over (partition by n.queue) as due
+        from ojs._shard_numbers n
+        left join ojs.tenant t on t.tenant_id = n.tenant_id
+        cross join lateral ojs._weight_in(n.queue, n.tenant_id, t.weight, t.throttle) w
+        where n.available > 0 or n.active > 0
+    ), handed as (
+        select l.queue, u.tenant_id, count(*) / sum(count(*)) over (partition by l.queue) as share
+        from ojs.lease l cross join lateral unnest(l.tenants) u(tenant_id)
+        where l.at > (select ojs.now()) - interval '1 minute' group by l.queue, u.tenant_id
+    )
+    select coalesce(w.queue, h.queue), coalesce(w.tenant_id, h.tenant_id), h.share, w.due
+    from work w full join handed h on h.queue = w.queue and h.tenant_id = w.tenant_id;
 end;
 $$;
 
@@ -18195,22 +18232,61 @@ CREATE VIEW ojs.tenant_stats AS
           GROUP BY t.tenant_id) m ON ((m.tenant_id = s.tenant_id)));
 
 CREATE VIEW ojs.overview WITH (security_invoker='true') AS
- SELECT
+ SELECT ojs._cut(o.tenant_id, LEAST(GREATEST((54 - o.others), 8), 18)) AS tenant,
+    o.backlog AS waiting,
+    o.active,
+    o.completed AS done,
+    o.share,
+    o.due,
+    o.oldest,
+    o.discarded AS failed,
+    o.later
+   FROM ( SELECT l.tenant_id,
+            l.backlog,
+            l.active,
+            l.completed,
+            l.discarded,
+            l.share,
+            l.due,
+            l.oldest,
+            l.later,
+            (((((((max(GREATEST(length((l.backlog)::text), 7)) OVER () + max(GREATEST(length((l.active)::text), 6)) OVER ()) + max(GREATEST(length((l.completed)::text), 4)) OVER ()) + 5) + max(GREATEST(length(l.due), 3)) OVER ()) + max(GREATEST(length(l.oldest), 6)) OVER ()) + max(GREATEST(length((l.discarded)::text), 6)) OVER ()) + max(GREATEST(length(l.later), 5)) OVER ()) AS others
+           FROM ( SELECT t.tenant_id,
+                    t.backlog,
+                    t.active,
+                    t.completed,
+                    t.discarded,
+                        CASE
+                            WHEN (NOT ( SELECT ojs._reads_all() AS _reads_all)) THEN NULL::text
+                            WHEN (max(t.actual_share) OVER () IS NULL) THEN 'quiet'::text
+                            ELSE (round((COALESCE(t.actual_share, (0)::numeric) * (100)::numeric)) || ' %'::text)
+                        END AS share,
+                    (round((t.effective_share * (100)::numeric)) || ' %'::text) AS due,
+                        CASE
+                            WHEN (t.oldest_wait >= '1 day'::interval) THEN concat(floor((EXTRACT(epoch FROM t.oldest_wait) / (86400)::numeric)), 'd ', floor((mod(EXTRACT(epoch FROM t.oldest_wait), (86400)::numeric) / (3600)::numeric)), 'h')
+                            WHEN (t.oldest_wait >= '01:00:00'::interval) THEN to_char(t.oldest_wait, 'FMHH24"h"MI"m"'::text)
+                            ELSE to_char(t.oldest_wait, 'FMMI"m"SS"s"'::text)
+                        END AS oldest,
+                    concat(t.scheduled, '+', t.retryable) AS later
+                   FROM ojs.tenant_stats t) l) o
+  ORDER BY o.backlog DESC, o.active DESC, o.tenant_id;
+
+CREATE VIEW ojs.overview_by_queue WITH (security_invoker='true') AS
+ SELECT ojs._cut(o.queue, 12) AS queue,
+    ojs._cut(o.tenant_id, 12) AS tenant,
+    o.available AS waiting,
+    o.active,
         CASE
-            WHEN (length(t.tenant_id) > 18) THEN ("left"(t.tenant_id, 17) || '…'::text)
-            ELSE t.tenant_id
-        END AS tenant,
-    t.backlog AS waiting,
-    t.active,
-    t.completed AS done,
-    (round((t.actual_share * (100)::numeric)) || ' %'::text) AS share,
-    (round((t.effective_share * (100)::numeric)) || ' %'::text) AS due,
-        CASE
-            WHEN (t.oldest_wait >= '1 day'::interval) THEN concat(floor((EXTRACT(epoch FROM t.oldest_wait) / (86400)::numeric)), 'd ', floor((mod(EXTRACT(epoch FROM t.oldest_wait), (86400)::numeric) / (3600)::numeric)), 'h')
-            ELSE to_char(t.oldest_wait, 'HH24:MI:SS'::text)
-        END AS oldest
-   FROM ojs.tenant_stats t
-  ORDER BY t.backlog DESC, t.active DESC, t.tenant_id;
+            WHEN (NOT ( SELECT ojs._reads_all() AS _reads_all)) THEN NULL::text
+            WHEN (max(s.share) OVER (PARTITION BY o.queue) IS NULL) THEN 'quiet'::text
+            ELSE (round((COALESCE(s.share, (0)::numeric) * (100)::numeric)) || ' %'::text)
+        END AS share,
+    (round((s.due * (100)::numeric)) || ' %'::text) AS due,
+    o.discarded AS failed,
+    concat(o.scheduled, '+', o.retryable) AS later
+   FROM (ojs.shard_stats o
+     LEFT JOIN ojs._queue_shares() s(queue, tenant_id, share, due) ON (((s.queue = o.queue) AND (s.tenant_id = o.tenant_id))))
+  ORDER BY o.queue, o.available DESC, o.active DESC, o.tenant_id;
 
 ALTER TABLE ojs.pool ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME ojs.pool_id_seq

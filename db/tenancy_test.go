@@ -222,6 +222,7 @@ execute ojs._attempts(integer,jsonb)
 execute ojs._default_tenant()
 execute ojs._required_tenant(jsonb)
 execute ojs._defaulted(text,ojs._defaults)
+execute ojs._cut(text,integer)
 execute ojs._deficit(numeric,numeric,numeric)
 execute ojs._first_state(boolean,timestamptz,timestamptz)
 execute ojs._raise(text,text,jsonb,text)
@@ -231,6 +232,7 @@ execute ojs._grown(ojs.allowance,integer,integer,double precision[],timestamptz,
 execute ojs._own_shard_groups(text)
 execute ojs._own_shards(text)
 execute ojs._own_tenant_groups(text)
+execute ojs._queue_shares()
 execute ojs._recent()
 execute ojs._refuse_long(text,text)
 execute ojs._result_until(timestamptz,json,json)
@@ -315,6 +317,7 @@ select ojs.job (args, attempt, created_at, enqueued_at, errors, expires_at, extr
 select ojs.jobs
 select ojs.limits
 select ojs.overview
+select ojs.overview_by_queue
 select ojs.problem
 select ojs.queue
 select ojs.queue_stats
