@@ -41,6 +41,31 @@ func TestHelpNamesEveryFunction(t *testing.T) {
 	}
 }
 
+// PostgreSQL refuses a name that does not exist and cannot say what was meant. Each thing that the table says is one that ojs.enqueue
+// takes.
+func TestHelpSaysWhatToWrite(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service := d.Service()
+	const table = "select * from ojs.help('enqueue')"
+	for _, name := range []string{"p_delay", "p_run_at", "p_idempotency_key", "queue"} {
+		if !slices.ContainsFunc(lines(t, service, table), func(line string) bool { return strings.Contains(line, name) }) {
+			t.Errorf("it says nothing of %s", name)
+		}
+	}
+	for _, write := range list[string](t, service, "select you_write from ojs.help('enqueue') where you_write like 'p\\_%'") {
+		exec(t, service, "select ojs.enqueue('a', "+write+")")
+	}
+	exec(t, service, `select * from ojs.enqueue_once('order-17', '[{"type": "a", "args": []}]')`)
+	if n := shownWidth(t, service, table); n > 80 {
+		t.Errorf("it takes %d columns", n)
+	}
+	refused(t, service, "OJ404", "select * from ojs.help('enqueu')")
+	if got := lines(t, service, "select * from ojs.help('ack')"); len(got) != 1 {
+		t.Errorf("of another function it says %q", got)
+	}
+}
+
 func TestTheOverviewFitsAScreen(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -64,6 +89,9 @@ func TestTheOverviewFitsAScreen(t *testing.T) {
 		if got := overview(); got != want {
 			t.Errorf("after %s the overview is %s, want %s", after, got, want)
 		}
+	}
+	if !one[bool](t, service, "select bool_and(available = backlog) and sum(available) = 4 from ojs.tenant_stats") {
+		t.Error("ojs.tenant_stats has other numbers under available than under backlog")
 	}
 	// No job vanishes: one waits for its time, one for its next attempt, two have failed for good.
 	exec(t, service, "select ojs.enqueue('a', p_tenant => 'acme', p_scheduled_at => ojs.now() + interval '1 day')")

@@ -791,7 +791,7 @@ begin
     raise exception using
         errcode = p_sqlstate,
         message = p_message,
-        detail  = coalesce(ojs._with_fault(p_detail, p_message)::text, ''),
+        detail  = coalesce(p_detail::text, ''),
         hint    = coalesce(p_hint, (select p.hint from ojs.problem p where p.sqlstate = p_sqlstate), '');
 end;
 $$;
@@ -15409,6 +15409,36 @@ CREATE FUNCTION ojs.help() RETURNS TABLE(purpose text, call text, does text)
     order by h.place, u.n
 $_$;
 
+CREATE FUNCTION ojs.help(p_function text) RETURNS TABLE(you_want text, you_write text)
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $_$
+begin
+    if not exists (select from pg_proc p where p.pronamespace = 'ojs'::regnamespace and p.proname = p_function and p.proname !~ '^_') then
+        perform ojs._raise('OJ404', format('function ojs.%s does not exist', p_function), '{"field": "function"}',
+            'select * from ojs.help() lists the functions.');
+    end if;
+    return query
+    select h.you_want, h.you_write from (values
+        ('enqueue', 'in five minutes (p_delay, p_run_at)', $w$p_scheduled_at => now() + interval '5 min'$w$),
+        ('enqueue', 'another queue (queue, p_queue_name)', $w$p_queue => 'mail'$w$),
+        ('enqueue', 'for a tenant (tenant, p_tenant_id)', $w$p_tenant => 'acme'$w$),
+        ('enqueue', 'arguments (p_payload, p_data)', $w$p_args => '["ada@example.com"]'$w$),
+        ('enqueue', 'before others (p_prio)', 'p_priority => 10'),
+        ('enqueue', 'more attempts (p_max_retries)', 'p_max_attempts => 10'),
+        ('enqueue', 'a backoff (p_backoff)', $w$p_retry => '{"backoff_coefficient": 3}'$w$),
+        ('enqueue', 'a time limit (p_timeout)', 'p_timeout_ms => 30000'),
+        ('enqueue', 'not after a time (p_ttl)', $w$p_expires_at => now() + interval '1 hour'$w$),
+        ('enqueue', 'not yet (p_state)', 'p_pending => true'),
+        ('enqueue', 'data of your own (p_metadata)', $w$p_meta => '{"order": 17}'$w$),
+        ('enqueue', 'only once (p_idempotency_key)', $w$ojs.enqueue_once('order-17', '[{...}]')$w$)
+    ) h(of_function, you_want, you_write)
+    where h.of_function = p_function
+    union all
+    select 'all parameters and errors', '\df+ ojs.' || p_function;
+end;
+$_$;
+
 CREATE VIEW ojs.queue_stats AS
  SELECT s.queue,
     s.scheduled,
@@ -18165,7 +18195,8 @@ CREATE VIEW ojs.tenant_stats AS
             ELSE NULL::numeric
         END AS effective_share,
     round(((m.jobs)::numeric / m.all_jobs), 4) AS actual_share,
-    s.dispatched
+    s.dispatched,
+    s.backlog AS available
    FROM ((((((( SELECT g.tenant_id,
             g.backlog,
             g.active,
@@ -18233,7 +18264,7 @@ CREATE VIEW ojs.tenant_stats AS
 
 CREATE VIEW ojs.overview WITH (security_invoker='true') AS
  SELECT ojs._cut(o.tenant_id, LEAST(GREATEST((54 - o.others), 8), 18)) AS tenant,
-    o.backlog AS waiting,
+    o.available AS waiting,
     o.active,
     o.completed AS done,
     o.share,
@@ -18242,7 +18273,7 @@ CREATE VIEW ojs.overview WITH (security_invoker='true') AS
     o.discarded AS failed,
     o.later
    FROM ( SELECT l.tenant_id,
-            l.backlog,
+            l.available,
             l.active,
             l.completed,
             l.discarded,
@@ -18250,9 +18281,9 @@ CREATE VIEW ojs.overview WITH (security_invoker='true') AS
             l.due,
             l.oldest,
             l.later,
-            (((((((max(GREATEST(length((l.backlog)::text), 7)) OVER () + max(GREATEST(length((l.active)::text), 6)) OVER ()) + max(GREATEST(length((l.completed)::text), 4)) OVER ()) + 5) + max(GREATEST(length(l.due), 3)) OVER ()) + max(GREATEST(length(l.oldest), 6)) OVER ()) + max(GREATEST(length((l.discarded)::text), 6)) OVER ()) + max(GREATEST(length(l.later), 5)) OVER ()) AS others
+            (((((((max(GREATEST(length((l.available)::text), 7)) OVER () + max(GREATEST(length((l.active)::text), 6)) OVER ()) + max(GREATEST(length((l.completed)::text), 4)) OVER ()) + 5) + max(GREATEST(length(l.due), 3)) OVER ()) + max(GREATEST(length(l.oldest), 6)) OVER ()) + max(GREATEST(length((l.discarded)::text), 6)) OVER ()) + max(GREATEST(length(l.later), 5)) OVER ()) AS others
            FROM ( SELECT t.tenant_id,
-                    t.backlog,
+                    t.available,
                     t.active,
                     t.completed,
                     t.discarded,
@@ -18269,7 +18300,7 @@ CREATE VIEW ojs.overview WITH (security_invoker='true') AS
                         END AS oldest,
                     concat(t.scheduled, '+', t.retryable) AS later
                    FROM ojs.tenant_stats t) l) o
-  ORDER BY o.backlog DESC, o.active DESC, o.tenant_id;
+  ORDER BY o.available DESC, o.active DESC, o.tenant_id;
 
 CREATE VIEW ojs.overview_by_queue WITH (security_invoker='true') AS
  SELECT ojs._cut(o.queue, 12) AS queue,

@@ -256,7 +256,7 @@ func dataDir(c *cli.Command) (string, error) {
 	return filepath.Join(home, ".local", "share", "ojs-pg"), nil
 }
 
-// printWelcome prints the addresses, and three commands to try. appURL and adminURL are the same if
+// printWelcome prints the addresses, and four commands to try. appURL and adminURL are the same if
 // the database is not dev's own.
 func printWelcome(out io.Writer, http, appURL, adminURL string) error {
 	admin := ""
@@ -278,8 +278,9 @@ in a shell:
 and in psql again:
 
   select * from ojs.overview;
+  \set SHOW_CONTEXT never
 
-Ctrl-C stops it.
+The last line makes errors in psql three lines long. Ctrl-C stops it.
 
 `, http, appURL, admin)
 	return err

@@ -41,7 +41,46 @@ as $$
 $$;
 comment on function ojs.help() is
 'Lists the functions that the caller may call, by purpose, one line each.
+ojs.help(''enqueue'') shows what to write instead of parameters that other job systems have.
 In psql, \df+ shows the whole comment of a function, with parameters and errors.';
+
+-- PostgreSQL itself refuses a parameter that does not exist, with "function does not exist", and no
+-- function of ours can say what was meant.
+-- Locks nothing.
+-- Reads the catalog.
+create or replace function ojs.help(p_function text) returns table (you_want text, you_write text)
+language plpgsql stable set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if not exists (select from pg_proc p where p.pronamespace = 'ojs'::regnamespace and p.proname = p_function and p.proname !~ '^_') then
+        perform ojs._raise('OJ404', format('function ojs.%s does not exist', p_function), '{"field": "function"}',
+            'select * from ojs.help() lists the functions.');
+    end if;
+    return query
+    select h.you_want, h.you_write from (values
+        ('enqueue', 'in 5 minutes (p_delay, p_run_at)', $w$p_scheduled_at => now() + interval '5 min'$w$),
+        ('enqueue', 'another queue (queue)', $w$p_queue => 'mail'$w$),
+        ('enqueue', 'for a tenant (tenant)', $w$p_tenant => 'acme'$w$),
+        ('enqueue', 'arguments (p_payload, p_data)', $w$p_args => '["ada@example.com"]'$w$),
+        ('enqueue', 'before others (p_prio)', 'p_priority => 10'),
+        ('enqueue', 'more attempts (p_max_retries)', 'p_max_attempts => 10'),
+        ('enqueue', 'a backoff (p_backoff)', $w$p_retry => '{"backoff_coefficient": 3}'$w$),
+        ('enqueue', 'a time limit (p_timeout)', 'p_timeout_ms => 30000'),
+        ('enqueue', 'not after a time (p_ttl)', $w$p_expires_at => now() + interval '1 hour'$w$),
+        ('enqueue', 'not yet (p_state)', 'p_pending => true'),
+        ('enqueue', 'data of your own (p_metadata)', $w$p_meta => '{"order": 17}'$w$),
+        ('enqueue', 'only once (p_idempotency_key)', $w$ojs.enqueue_once('order-17', '[{...}]')$w$)
+    ) h(of_function, you_want, you_write)
+    where h.of_function = p_function
+    union all
+    select 'all parameters and errors', '\df+ ojs.' || p_function;
+end;
+$$;
+comment on function ojs.help(text) is
+'What to write for a parameter of a function that has another name here (in parentheses: the names
+of other job systems).
+p_function: a function without its schema, such as enqueue.
+Raises not_found.';
 
 create or replace function ojs._cut(p_name text, p_width int) returns text
 language sql immutable
@@ -52,14 +91,14 @@ comment on function ojs._cut(text, int) is 'The first characters of a name that 
 -- the other columns what their longest value needs.
 create or replace view ojs.overview with (security_invoker = true) as
 select ojs._cut(o.tenant_id, least(greatest(54 - o.others, 8), 18)) as tenant,
-    o.backlog as waiting, o.active, o.completed as done, o.share, o.due, o.oldest, o.discarded as failed, o.later
+    o.available as waiting, o.active, o.completed as done, o.share, o.due, o.oldest, o.discarded as failed, o.later
 from (
-    select l.*, max(greatest(length(l.backlog::text), 7)) over () + max(greatest(length(l.active::text), 6)) over ()
+    select l.*, max(greatest(length(l.available::text), 7)) over () + max(greatest(length(l.active::text), 6)) over ()
         + max(greatest(length(l.completed::text), 4)) over () + 5 + max(greatest(length(l.due), 3)) over ()
         + max(greatest(length(l.oldest), 6)) over () + max(greatest(length(l.discarded::text), 6)) over ()
         + max(greatest(length(l.later), 5)) over () as others
     from (
-        select t.tenant_id, t.backlog, t.active, t.completed, t.discarded,
+        select t.tenant_id, t.available, t.active, t.completed, t.discarded,
             case when not (select ojs._reads_all()) then null when max(t.actual_share) over () is null then 'quiet'
                 else round(coalesce(t.actual_share, 0) * 100) || ' %' end as share,
             round(t.effective_share * 100) || ' %' as due,
@@ -71,7 +110,7 @@ from (
         from ojs.tenant_stats t
     ) l
 ) o
-order by o.backlog desc, o.active desc, o.tenant_id;
+order by o.available desc, o.active desc, o.tenant_id;
 comment on view ojs.overview is
 'The tenants on a screen of 80 columns, those with most waiting jobs first.
 ojs.tenant_stats has the exact numbers, ojs.overview_by_queue the same by queue. A tenant sees its
