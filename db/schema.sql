@@ -15420,9 +15420,9 @@ begin
     end if;
     return query
     select h.you_want, h.you_write from (values
-        ('enqueue', 'in five minutes (p_delay, p_run_at)', $w$p_scheduled_at => now() + interval '5 min'$w$),
-        ('enqueue', 'another queue (queue, p_queue_name)', $w$p_queue => 'mail'$w$),
-        ('enqueue', 'for a tenant (tenant, p_tenant_id)', $w$p_tenant => 'acme'$w$),
+        ('enqueue', 'in 5 minutes (p_delay, p_run_at)', $w$p_scheduled_at => now() + interval '5 min'$w$),
+        ('enqueue', 'another queue (queue)', $w$p_queue => 'mail'$w$),
+        ('enqueue', 'for a tenant (tenant)', $w$p_tenant => 'acme'$w$),
         ('enqueue', 'arguments (p_payload, p_data)', $w$p_args => '["ada@example.com"]'$w$),
         ('enqueue', 'before others (p_prio)', 'p_priority => 10'),
         ('enqueue', 'more attempts (p_max_retries)', 'p_max_attempts => 10'),
