@@ -386,7 +386,8 @@ func TestDoctorFinds(t *testing.T) {
 			func(t *testing.T, d *pgtest.DB) {
 				exec(t, d.Operator(), "select ojs.throttle('acme', 'too many exports', 'weight', 0.2, '30 minutes')")
 				got := lines(t, d.Pool, "select finding from ojs.doctor() where runbook = 'tenant-flooding.md'")
-				if want := ": its weight is 0.2, without the throttle 1 (too many exports, by "; len(got) != 1 || !strings.Contains(got[0], want) {
+				want := ": its weight is 0.2, without the throttle 1 (too many exports, by "
+				if len(got) != 1 || !strings.Contains(got[0], want) {
 					t.Errorf("it finds %q, want %q", got, want)
 				}
 			},

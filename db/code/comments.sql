@@ -95,7 +95,8 @@ comment on column ojs.scheduling_stats.active is 'Jobs in workers'' hands, now.'
 comment on column ojs.scheduling_stats.oldest_wait is 'How long the first job in line has waited; null: none waits.';
 comment on column ojs.tenant_shares.tenant_id is 'The tenant.';
 comment on column ojs.tenant_shares.weight is 'The weight of the tenant in queues that do not say.';
-comment on column ojs.tenant_shares.ideal_share is 'Its part of the weights of all tenants with work that workers serve; null: it has none.';
+comment on column ojs.tenant_shares.ideal_share is
+'Its part of the weights of all tenants with work that workers serve; null: it has none.';
 comment on column ojs.tenant_shares.dispatched_1m is 'Jobs handed out in the last minute.';
 comment on column ojs.tenant_shares.share_1m is 'Their part of all jobs handed out in the last minute; null: none was.';
 comment on column ojs.tenant_shares.lag_1m is 'How many more they would have been at the ideal share; negative: fewer.';
