@@ -129,8 +129,9 @@ select ojs._to_each('{
         throttle, release_throttle, deregister_tenant, reprioritize, configure_tier, set_tier, put_tenant, configure_static,
         _give_room,
         ack_many, settle, release_many, _extend, tick, job_results, explain,
-        _arrivals, _recent, _lately, _pools_lately, _served_queues, _queue_shares, _holders, _failing_types, _clock_lag, _oldest_aside, _own_shards,
-        _own_shard_groups, _own_tenant_groups, _put_aside, _retry_dead, _delete_dead, _check_beat, _record_beat, _check_workers,
+        _arrivals, _recent, _lately, _pools_lately, _served_queues, _queue_shares, _holders, _failing_types, _clock_lag,
+        _oldest_aside, _own_shards, _own_shard_groups, _own_tenant_groups,
+        _put_aside, _retry_dead, _delete_dead, _check_beat, _record_beat, _check_workers,
         _end_workers, _trim_cron_runs}',
     'alter function %1$s set enable_bitmapscan = off;
      alter function %1$s set enable_hashjoin = off;
