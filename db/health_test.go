@@ -168,7 +168,7 @@ func TestBlockedTenantsSayWhy(t *testing.T) {
 			t.Errorf("blocked are %q, want %q", got, want)
 		}
 	}
-	expect("acme q 3 nobody asks for the queue -")
+	expect("acme q 3 no worker asks for the queue -")
 	if got := lines(t, operator, "select queue, tenants, available, workers from ojs.unserved_queues"); fmt.Sprint(got) != "[q 1 3 0]" {
 		t.Errorf("queues that nobody serves: %q", got)
 	}
@@ -202,7 +202,7 @@ func TestBlockedTenantsSayWhy(t *testing.T) {
 	exec(t, service, "select ojs.ack($1)", first.ID)
 	expect("")
 	d.SetNow(time.Now().Add(2 * time.Hour))
-	expect("acme q 2 nobody asks for the queue -")
+	expect("acme q 2 no worker asks for the queue -")
 }
 
 // A worker that fell silent is remembered for a day, by name; one that signs off is not.
@@ -347,12 +347,78 @@ func TestDoctorFinds(t *testing.T) {
 			},
 		},
 		{
-			"a queue that nobody serves", "queue-stuck.md", "warning Nobody asks for queue q: 3 jobs of 1 tenants wait.",
-			func(t *testing.T, d *pgtest.DB) { enqueueFor(t, d.Service(), "q", "acme", 3) },
+			"a queue that no worker asks for", "queue-stuck.md",
+			"warning No worker asks for queue q: 3 jobs of 1 tenants wait, the first for 00:02:3",
+			func(t *testing.T, d *pgtest.DB) {
+				enqueueFor(t, d.Service(), "q", "acme", 3)
+				// A worker may ask every half minute.
+				d.SetNow(time.Now().Add(30 * time.Second))
+				expectNone(t, d.Pool, "early", "select * from ojs.doctor() where topic = 'queues'")
+				enqueueFor(t, d.Service(), "young", "acme", 3)
+				d.SetNow(time.Now().Add(150 * time.Second))
+				exec(t, d.Service(), "select ojs.fetch('{young}')")
+			},
 		},
 		{
-			"a tenant that is paused for long", "job-waits.md",
-			"warning Of tenant acme 3 jobs of queue q wait: the tenant is paused since ",
+			"a queue that is paused", "job-waits.md", "note Queue q is paused since ",
+			func(t *testing.T, d *pgtest.DB) {
+				exec(t, d.Operator(), "select ojs.pause('q', p_reason => 'deploy of billing')")
+				expectNone(t, d.Pool, "pauses without work", "select * from ojs.doctor() where topic = 'queues'")
+				enqueueFor(t, d.Service(), "q", "acme", 3)
+				enqueueFor(t, d.Service(), "q", "globex", 1)
+				got := lines(t, d.Pool, "select finding from ojs.doctor() where topic = 'queues'")
+				if want := ": deploy of billing): 4 jobs of 2 tenants wait."; len(got) != 1 || !strings.HasSuffix(got[0], want) {
+					t.Errorf("it finds %q, want %q", got, want)
+				}
+			},
+		},
+		{
+			"a tenant at its limit", "job-waits.md", "note Tenant acme is at its limit (2 of 2 run): 7 jobs of 1 tenants wait.",
+			func(t *testing.T, d *pgtest.DB) {
+				exec(t, d.Operator(), "select ojs.limit_concurrency(2, 'acme')")
+				enqueueFor(t, d.Service(), "q", "acme", 5)
+				enqueueFor(t, d.Service(), "r", "acme", 4)
+				exec(t, d.Service(), "select ojs.fetch('{q}', 5)")
+			},
+		},
+		{
+			"a throttle", "tenant-flooding.md", "note Tenant acme is throttled until ",
+			func(t *testing.T, d *pgtest.DB) {
+				exec(t, d.Operator(), "select ojs.throttle('acme', 'too many exports', 'weight', 0.2, '30 minutes')")
+				got := lines(t, d.Pool, "select finding from ojs.doctor() where runbook = 'tenant-flooding.md'")
+				want := ": its weight is 0.2, without the throttle 1 (too many exports, by "
+				if len(got) != 1 || !strings.Contains(got[0], want) {
+					t.Errorf("it finds %q, want %q", got, want)
+				}
+			},
+		},
+		{
+			"a worker that was declared dead", "worker-died.md",
+			"warning 1 workers were declared dead within the last hour, such as w, which ran 0 jobs and was silent since ",
+			func(t *testing.T, d *pgtest.DB) {
+				exec(t, d.Service(), "select ojs.register_worker('w'), ojs.register_worker('back')")
+				d.SetNow(time.Now().Add(10 * time.Minute))
+				tick(t, d.Service(), 1000)
+				exec(t, d.Service(), "select ojs.register_worker('back')")
+			},
+		},
+		{
+			"a type that fails among others that do not", "dead-letters.md",
+			"warning Jobs of type pdf.render in queue q fail: 25 attempts of 25 jobs failed in ten minutes, the last with Boom.",
+			func(t *testing.T, d *pgtest.DB) {
+				exec(t, d.Service(), `select ojs.enqueue((array['pdf.render', 'half', 'well', 'well'])[1 + i % 4],
+					p_queue => 'q', p_tenant => 't' || i % 10) from generate_series(0, 199) i where i < 100 or i % 4 = 1`)
+				// Of type half 25 attempts fail, too, and as many jobs are completed.
+				exec(t, d.Service(), `select case when f.type = 'well' or f.type = 'half' and row_number() over (partition by f.type) > 25
+						then ojs.ack(f.id)::text else ojs.nack(f.id, '{"type": "Boom", "message": "m"}')::text end
+					from ojs.fetch('{q}', 200) f`)
+				if got := lines(t, d.Pool, "select finding from ojs.doctor() where topic = 'jobs'"); len(got) != 1 {
+					t.Errorf("it finds %q", got)
+				}
+			},
+		},
+		{
+			"a tenant that is paused for long", "job-waits.md", "warning Tenant acme is paused since ",
 			func(t *testing.T, d *pgtest.DB) {
 				enqueueFor(t, d.Service(), "q", "acme", 3)
 				exec(t, d.Operator(), "select ojs.pause(p_tenant => 'acme')")
@@ -422,7 +488,7 @@ func TestDoctorFinds(t *testing.T) {
 					exec(t, d.Service(), "select ojs.ack(f.id) from ojs.fetch(array[$1], $2) f", queue, n[1])
 				}
 				tick(t, d.Service(), 1000)
-				if got := lines(t, d.Pool, "select finding from ojs.doctor() where topic = 'jobs'"); len(got) != 1 {
+				if got := lines(t, d.Pool, "select finding from ojs.doctor() where finding like 'In queue%'"); len(got) != 1 {
 					t.Errorf("it finds %q", got)
 				}
 			},
@@ -462,7 +528,7 @@ func TestDoctorFinds(t *testing.T) {
 		},
 		{
 			"a database that is read only", "maintenance.md",
-			"error Sessions of database %s begin with default_transaction_read_only = on: nobody",
+			"error Sessions of database %s begin with default_transaction_read_only = on: no session",
 			func(t *testing.T, d *pgtest.DB) {
 				exec(t, d.Pool, "alter database "+d.Name+" set default_transaction_read_only = on")
 			},
@@ -505,10 +571,22 @@ func TestDoctorFinds(t *testing.T) {
 					from generate_series(1, 3) n`)
 			},
 		},
-		{"a forgotten transaction", "long-transaction.md", "error Process ", func(t *testing.T, d *pgtest.DB) {
+		{
+			"a forgotten transaction", "long-transaction.md",
+			"warning Process 1 (acme, application 'app', idle in transaction) has had its transaction open for 00:01:30:",
+			func(t *testing.T, d *pgtest.DB) {
+				// A statement that runs for so long is no sign.
+				exec(t, d.Pool, `drop view ojs.open_transactions; create view ojs.open_transactions as
+					select 'session' as kind, n::text as name, 'acme' as role_name, 'app' as application,
+						case n when 1 then 'idle in transaction' else 'active' end as state, interval '90 seconds' as open_for,
+						5::bigint as holds_back_xids, false as holds_lane, false as waits, '' as query
+					from generate_series(1, 2) n`)
+			},
+		},
+		{"a transaction of hours", "long-transaction.md", "error Process 1 (acme, ", func(t *testing.T, d *pgtest.DB) {
 			exec(t, d.Pool, `drop view ojs.open_transactions; create view ojs.open_transactions as
 				select 'session' as kind, '1' as name, 'acme' as role_name,
-				'app' as application, 'idle in transaction' as state, interval '2 hours' as open_for, 5::bigint as holds_back_xids,
+				'app' as application, 'active' as state, interval '2 hours' as open_for, 5::bigint as holds_back_xids,
 				false as holds_lane, false as waits, '' as query`)
 		}},
 		{"a table that vacuum cannot clean", "bloat.md", "warning Of ojs.timer 90 % are dead rows (900", func(t *testing.T, d *pgtest.DB) {

@@ -41,6 +41,31 @@ func TestHelpNamesEveryFunction(t *testing.T) {
 	}
 }
 
+// PostgreSQL refuses a name that does not exist and cannot say what was meant. Each thing that the table says is one that ojs.enqueue
+// takes.
+func TestHelpSaysWhatToWrite(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service := d.Service()
+	const table = "select * from ojs.help('enqueue')"
+	for _, name := range []string{"p_delay", "p_run_at", "p_idempotency_key", "queue"} {
+		if !slices.ContainsFunc(lines(t, service, table), func(line string) bool { return strings.Contains(line, name) }) {
+			t.Errorf("it says nothing of %s", name)
+		}
+	}
+	for _, write := range list[string](t, service, "select you_write from ojs.help('enqueue') where you_write like 'p\\_%'") {
+		exec(t, service, "select ojs.enqueue('a', "+write+")")
+	}
+	exec(t, service, `select * from ojs.enqueue_once('order-17', '[{"type": "a", "args": []}]')`)
+	if n := shownWidth(t, service, table); n > 80 {
+		t.Errorf("it takes %d columns", n)
+	}
+	refused(t, service, "OJ404", "select * from ojs.help('enqueu')")
+	if got := lines(t, service, "select * from ojs.help('ack')"); len(got) != 1 {
+		t.Errorf("of another function it says %q", got)
+	}
+}
+
 func TestTheOverviewFitsAScreen(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -51,18 +76,35 @@ func TestTheOverviewFitsAScreen(t *testing.T) {
 	enqueueFor(t, service, "default", long, 4)
 	exec(t, service, "select ojs.ack(id) from ojs.fetch('{default}', 2, p_tenant => 'acme')")
 	exec(t, service, "select from ojs.fetch('{default}', 1, p_tenant => 'acme')")
+	overview := func() string { return strings.Join(lines(t, service, "select * from ojs.overview"), "; ") }
+	const quick = "abbbbbbbbb… 4 0 0 0 % 50 % 0m00s 0 0+0; acme 0 1 2 100 % 50 % - 0 0+0"
+	if got := overview(); got != quick {
+		t.Errorf("the overview is %s, want %s", got, quick)
+	}
 	for after, want := range map[time.Duration]string{
-		3*time.Hour + 4*time.Minute + 5*time.Second: "abbbbbbbbbbbbbbbb… 4 0 0 - 50 % 03:04:05; acme 0 1 2 - 50 % -",
-		51 * time.Hour: "abbbbbbbbbbbbbbbb… 4 0 0 - 50 % 2d 3h; acme 0 1 2 - 50 % -",
+		3*time.Hour + 4*time.Minute + 5*time.Second: "abbbbbbbbb… 4 0 0 quiet 50 % 3h04m 0 0+0; acme 0 1 2 quiet 50 % - 0 0+0",
+		51 * time.Hour: "abbbbbbbbb… 4 0 0 quiet 50 % 2d 3h 0 0+0; acme 0 1 2 quiet 50 % - 0 0+0",
 	} {
 		d.SetNow(noon.Add(after))
-		if got := strings.Join(lines(t, service, "select * from ojs.overview"), "; "); got != want {
+		if got := overview(); got != want {
 			t.Errorf("after %s the overview is %s, want %s", after, got, want)
 		}
 	}
+	if !one[bool](t, service, "select bool_and(available = backlog) and sum(available) = 4 from ojs.tenant_stats") {
+		t.Error("ojs.tenant_stats has other numbers under available than under backlog")
+	}
+	// No job vanishes: one waits for its time, one for its next attempt, two have failed for good.
+	exec(t, service, "select ojs.enqueue('a', p_tenant => 'acme', p_scheduled_at => ojs.now() + interval '1 day')")
+	exec(t, service, "select ojs.enqueue('a', p_tenant => 'acme', p_max_attempts => n) from unnest('{1,1,5}'::int[]) n")
+	exec(t, service, `select ojs.nack(f.id, '{"type": "Boom", "message": "m"}') from ojs.fetch('{default}', 3, p_tenant => 'acme') f`)
+	if got, want := overview(), "acme 0 1 2 100 % 50 % - 2 1+1"; !strings.HasSuffix(got, want) {
+		t.Errorf("the overview is %s, want %s", got, want)
+	}
 	d.SetNow(noon.Add(3 * time.Hour))
-	if n := shownWidth(t, service, "select * from ojs.overview"); n > 80 {
-		t.Errorf("it takes %d columns", n)
+	for _, view := range []string{"ojs.overview", "ojs.overview_by_queue"} {
+		if n := shownWidth(t, service, "select * from "+view); n > 80 {
+			t.Errorf("%s takes %d columns", view, n)
+		}
 	}
 	psql, err := osexec.LookPath("psql")
 	if err != nil {
@@ -79,6 +121,32 @@ func TestTheOverviewFitsAScreen(t *testing.T) {
 		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > 80 {
 			t.Errorf("a line has %d columns:\n%s", n, out)
 		}
+	}
+}
+
+// Over all queues a tenant that is alone in one queue seems to get more than its share.
+func TestTheOverviewByQueueHasTheSharesOfEachQueue(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	d.SetNow(noon)
+	service := d.Service()
+	for _, tenant := range []string{"acme", "globex"} {
+		enqueueFor(t, service, "mail", tenant, 20)
+	}
+	enqueueFor(t, service, "reports", "globex", 20)
+	enqueueFor(t, service, "rest", "acme", 1)
+	exec(t, d.Operator(), "select ojs.configure_tenant('acme', 3, p_queue => 'mail')")
+	exec(t, service, "select ojs.fetch('{mail}', 12), ojs.fetch('{reports}', 4)")
+	want := []string{
+		"mail globex 17 3 25 % 25 % 0 0+0", "mail acme 11 9 75 % 75 % 0 0+0", "reports globex 16 4 100 % 100 % 0 0+0",
+		"rest acme 1 0 quiet 100 % 0 0+0",
+	}
+	if got := lines(t, service, "select * from ojs.overview_by_queue"); !slices.Equal(got, want) {
+		t.Errorf("it shows %q, want %q", got, want)
+	}
+	want = []string{"mail acme 11 9 - - 0 0+0", "rest acme 1 0 - - 0 0+0"}
+	if got := lines(t, d.As("acme"), "select * from ojs.overview_by_queue"); !slices.Equal(got, want) {
+		t.Errorf("to a tenant it shows %q, want %q", got, want)
 	}
 }
 

@@ -26,8 +26,9 @@ func tenantSources(t *testing.T, d *pgtest.DB, foreignID string) []string {
 		"_own_tenant_groups": "ojs._own_tenant_groups('globex')",
 		"_recent":            "ojs._recent()", "_arrivals": "ojs._arrivals()",
 		"_oldest_aside": "ojs._oldest_aside()", "_served_queues": "ojs._served_queues()",
-		"events":      "ojs.events(p_queues => '{secret.queue}')",
-		"job_results": "ojs.job_results(array['" + foreignID + "'::uuid])", "dead_letters": "ojs.dead_letters('secret.queue')",
+		"_queue_shares": "ojs._queue_shares()",
+		"events":        "ojs.events(p_queues => '{secret.queue}')",
+		"job_results":   "ojs.job_results(array['" + foreignID + "'::uuid])", "dead_letters": "ojs.dead_letters('secret.queue')",
 		"enqueue_bulk": "", "enqueue_many": "", "enqueue_each": "", "enqueue_once": "", "fetch": "",
 		"ack_many": "", "settle": "", "heartbeat": "",
 		"worker_info": "", // there is no such worker

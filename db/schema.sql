@@ -791,7 +791,7 @@ begin
     raise exception using
         errcode = p_sqlstate,
         message = p_message,
-        detail  = coalesce(ojs._with_fault(p_detail, p_message)::text, ''),
+        detail  = coalesce(p_detail::text, ''),
         hint    = coalesce(p_hint, (select p.hint from ojs.problem p where p.sqlstate = p_sqlstate), '');
 end;
 $$;
@@ -3173,6 +3173,10 @@ CREATE FUNCTION ojs._cursors(p_fair ojs.tenant_fairness) RETURNS ojs.cursor[]
         || coalesce(p_fair.cursors, '{}')
 $$;
 
+CREATE FUNCTION ojs._cut(p_name text, p_width integer) RETURNS text
+    LANGUAGE sql IMMUTABLE
+    AS $$ select case when length(p_name) > p_width then left(p_name, p_width - 1) || '…' else p_name end $$;
+
 CREATE FUNCTION ojs._cut_lead(p_table text) RETURNS interval
     LANGUAGE sql STABLE
     AS $$
@@ -3590,7 +3594,7 @@ CREATE FUNCTION ojs._doctor_clock() RETURNS SETOF ojs.finding
         (c.held_at is not null, 'error', 'dispatch', format('Dispatch is held since %s: nothing runs.', c.held_at),
             'Look at what would run, then call ojs.resume_dispatch().', 'after-restore.md'),
         (c.restored, 'error', 'dispatch',
-            'The database was restored from another cluster, and nobody has ticked since: fetches are refused.',
+            'The database was restored from another cluster, and no tick has run since: fetches are refused.',
             'Start a server, or call ojs.tick().', 'backup-and-restore.md'),
         (c.held_at is null and not c.on_duty, 'error', 'clock',
             'No server is on duty: nothing that is due happens, no retry, no cron job, no lease that ends.',
@@ -3615,18 +3619,39 @@ CREATE FUNCTION ojs._doctor_failures() RETURNS SETOF ojs.finding
     from ojs.workers w where w.stale having count(*) > 0
     union all
     (select 'warning', 'workers',
-        format('Attempts of type %s in queue %s of tenant %s were lost: %s, of %s jobs, by %s.', l.job_type, l.queue, l.tenant_id,
-            l.attempts, l.jobs, l.cause),
+        format('%s workers were declared dead within the last hour, such as %s, which ran %s jobs and was silent since %s.', l.workers,
+            concat(l.worker_id, ' on host ' || l.hostname), coalesce(l.jobs, 0), date_trunc('second', l.last_heartbeat_at)),
+        'Start it again; its jobs go to other workers. ojs.lost_workers lists all.', 'worker-died.md'
+    from (
+        select l.*, count(*) over () as workers from ojs.lost_workers l
+        where l.lost_at > ojs.now() - interval '1 hour' and not l.is_back
+    ) l
+    order by l.jobs desc nulls last, l.lost_at desc limit 1)
+    union all
+    (select 'warning', 'workers',
+        format('Attempts of type %s in queue %s of %s were lost: %s, of %s jobs, by %s.', l.job_type, l.queue,
+            case when l.tenants = 1 then 'tenant ' || l.tenant_id else l.tenants || ' tenants' end, l.attempts, l.jobs, l.cause),
         case when l.attempts > 2 * l.jobs then 'The same jobs do it again and again: look for a poison job.'
             else 'Workers die or hang: look at their logs.' end,
         case when l.attempts > 2 * l.jobs then 'poison-job.md' else 'worker-died.md' end
-    from ojs.lost_attempts l where l.last_at > ojs.now() - interval '1 hour' and l.attempts >= 10 order by l.attempts desc limit 5)
+    from (
+        select l.queue, l.job_type, l.cause, sum(l.attempts) as attempts, sum(l.jobs) as jobs, count(*) as tenants,
+            min(l.tenant_id) as tenant_id
+        from ojs.lost_attempts l where l.last_at > ojs.now() - interval '1 hour' group by l.queue, l.job_type, l.cause
+    ) l
+    where l.attempts >= 10 order by l.attempts desc limit 5)
     union all
     (select 'warning', 'dead letters',
         format('%s jobs of type %s in queue %s of tenant %s are dead letters with %s, the last of %s.', e.jobs,
             e.type, e.queue, e.tenant_id, e.error_type, e.last_at),
         'Look at one with ojs.dead_letter_info; retry them when the cause is gone.', 'dead-letters.md'
     from ojs.dead_letter_errors e where e.last_at > ojs.now() - interval '1 hour' and e.jobs >= 100 order by e.jobs desc limit 5)
+    union all
+    (select 'warning', 'jobs',
+        format('Jobs of type %s in queue %s fail: %s attempts of %s jobs failed in ten minutes, the last with %s.', t.job_type, t.queue,
+            t.attempts, t.jobs, t.error),
+        'The page has the query that tells the errors apart; ojs.pause stops the queue.', 'dead-letters.md'
+    from ojs._failing_types() t order by t.attempts desc, t.queue, t.job_type limit 5)
     union all
     (select 'warning', 'jobs',
         format('In queue %s %s of %s attempts that ended in ten minutes failed.', q.queue, (c.n).failed, (c.n).failed + (c.n).completed),
@@ -3649,7 +3674,7 @@ CREATE FUNCTION ojs._doctor_privileges() RETURNS SETOF ojs.finding
     from ojs._unfit() u where u is not null
     union all
     select 'note', 'roles', format('%s grants of the migrations are missing, such as: %s', count(*), min(a.statement)),
-        'If nobody took them away on purpose: run such statements, as a superuser.', 'backup-and-restore.md'
+        'Unless they were revoked on purpose: run such statements, as a superuser.', 'backup-and-restore.md'
     from ojs._amiss() a where ojs._unfit() is null
     having count(*) > 0
     union all
@@ -3732,7 +3757,7 @@ CREATE FUNCTION ojs._doctor_settings(p_max_conns integer, p_servers integer) RET
             (select format('%s servers may open %s connections, and PostgreSQL has %s.', p_servers, h.each * p_servers, h.room) from has h),
             'Lower --max-conns, put PgBouncer between, or raise max_connections.', 'postgres-away.md'),
         (current_setting('idle_in_transaction_session_timeout')::interval = '0', 'note',
-            'idle_in_transaction_session_timeout is 0: a forgotten transaction stays open until somebody ends it.',
+            'idle_in_transaction_session_timeout is 0: a forgotten transaction stays open until its session is ended.',
             'Set it for the roles of producers, to some minutes.', 'long-transaction.md'),
         ((select age(d.datfrozenxid) > 1000000000 from pg_catalog.pg_database d where d.datname = current_database()), 'error',
             'Vacuum has not frozen the oldest rows for a billion transactions: at two billion PostgreSQL stops.',
@@ -3765,7 +3790,7 @@ CREATE FUNCTION ojs._doctor_settings(p_max_conns integer, p_servers integer) RET
             when x.name = 'ojs.notify' and x.value = 'off' and d.setrole = 0 then
                 'no commit wakes a FETCH that waits, which finds a job up to 25 seconds later'
             -- A single role may be meant to read only.
-            when x.name = 'default_transaction_read_only' and x.value::boolean and d.setrole = 0 then 'nobody can enqueue or fetch' end
+            when x.name = 'default_transaction_read_only' and x.value::boolean and d.setrole = 0 then 'no session can enqueue or fetch' end
             as means
     ) c
     where d.setdatabase in (0, (select b.oid from pg_catalog.pg_database b where b.datname = current_database())) and c.means is not null
@@ -3812,11 +3837,14 @@ CREATE FUNCTION ojs._doctor_transactions() RETURNS SETOF ojs.finding
                 format('Process %s (%s, application %L, %s) holds the lane: its transaction has been open since %s.', t.name, t.role_name,
                     t.application, t.state, date_trunc('second', clock_timestamp() - t.open_for)),
                 format('select pg_terminate_backend(%s)', t.name)),
-            (t.kind = 'session' and t.open_for > interval '5 minutes',
+            -- A session that does nothing in its transaction is found sooner: it was forgotten, and
+            -- the jobs that it has fetched or locked wait with it.
+            (t.kind = 'session' and t.open_for > case when t.state like 'idle in transaction%' then interval '1 minute'
+                    else interval '5 minutes' end,
                 case when t.open_for > interval '1 hour' then 'error' else 'warning' end,
-                format('Process %s (%s, %s) has had its transaction open for %s: vacuum removes nothing that is newer.', t.name,
-                    t.role_name, t.state, date_trunc('second', t.open_for)),
-                format('If nobody needs it: select pg_terminate_backend(%s)', t.name)),
+                format('Process %s (%s, application %L, %s) has had its transaction open for %s: vacuum removes nothing that is newer.',
+                    t.name, t.role_name, t.application, t.state, date_trunc('second', t.open_for)),
+                format('If it was forgotten: select pg_terminate_backend(%s)', t.name)),
             (t.kind = 'prepared' and t.open_for > interval '5 minutes', 'error',
                 format('The prepared transaction %L is %s old: vacuum removes nothing that is newer.', t.name,
                     date_trunc('second', t.open_for)),
@@ -3844,16 +3872,42 @@ $_$;
 CREATE FUNCTION ojs._doctor_work() RETURNS SETOF ojs.finding
     LANGUAGE sql STABLE
     AS $$
+    -- A worker that polls without waiting asks for the queue only now and then, so jobs that came
+    -- a moment ago are no sign.
     (select 'warning'::ojs.severity, 'queues',
-        format('Nobody asks for queue %s: %s jobs of %s tenants wait.', q.queue, q.available, q.tenants),
+        format('No worker asks for queue %s: %s jobs of %s tenants wait, the first for %s.', q.queue, q.available, q.tenants,
+            date_trunc('second', w.oldest_wait)),
         'Start workers that serve it, or look whether they rest or name another queue.', 'queue-stuck.md'
-    from ojs.unserved_queues q order by q.available desc, q.queue limit 5)
+    from (select u.* from ojs.unserved_queues u order by u.available desc, u.queue limit 20) q
+    cross join lateral (select max(s.oldest_wait) as oldest_wait from ojs.shard_stats s where s.queue = q.queue) w
+    where w.oldest_wait > interval '2 minutes' order by q.available desc, q.queue limit 5)
     union all
-    (select 'warning', 'tenants', format('Of tenant %s %s jobs of queue %s wait: %s%s.', b.tenant_id, b.available, b.queue, b.why,
-            coalesce(' since ' || b.since, '')),
-        'If it is not meant: ojs.resume.', 'job-waits.md'
-    from ojs.blocked_tenants b where b.why like '%paused%' and b.since < ojs.now() - interval '1 hour'
-    order by b.since, b.tenant_id, b.queue limit 5)
+    (select case when b.is_pause and b.since < ojs.now() - interval '1 hour' then 'warning' else 'note' end::ojs.severity, b.topic,
+        format('%s is %s: %s jobs of %s tenants wait.', b.subject, case when b.is_pause
+            then concat('paused since ', date_trunc('second', b.since), ' (' || b.detail || ')')
+            else concat('at its limit', ' (' || b.detail || ')') end, b.available, b.tenants),
+        case when b.is_pause then 'If it is not meant: ojs.resume.'
+            else 'If it is not meant: ojs.limit_concurrency with a higher limit.' end,
+        'job-waits.md'
+    from (
+        select o.is_pause, case when o.tenant_id is null then 'queues' else 'tenants' end as topic,
+            coalesce('Tenant ' || o.tenant_id || coalesce(' in queue ' || o.queue, ''), 'Queue ' || o.queue, 'The whole system') as subject,
+            min(o.since) as since, min(o.detail) as detail, sum(o.available) as available, count(distinct o.of_tenant) as tenants
+        from (
+            -- What is paused or limited is what the reason names: a tenant, a queue, both or all.
+            select b.why like '%paused%' as is_pause, case when b.why like 'the tenant%' then b.tenant_id end as tenant_id,
+                case when b.why like '%queue%' then b.queue end as queue, b.since, b.detail, b.available, b.tenant_id as of_tenant
+            from ojs.blocked_tenants b where b.why like '%paused%' or b.why like '%limit%'
+        ) o
+        group by o.is_pause, o.tenant_id, o.queue
+    ) b
+    order by b.is_pause desc, b.available desc, b.subject limit 10)
+    union all
+    (select 'note', 'tenants', format('Tenant %s is throttled until %s: its %s is %s, without the throttle %s (%s).', h.tenant_id,
+            date_trunc('second', h.until), h.action, h.effective, coalesce(h.original::text, 'not limited'),
+            concat_ws(', by ', h.reason, h.set_by)),
+        'ojs.release_throttle ends it now.', 'tenant-flooding.md'
+    from ojs.throttles h order by h.since desc, h.tenant_id limit 5)
     union all
     (select 'warning', 'tenants', format('The first job of tenant %s in queue %s has waited for %s.', w.tenant_id, w.queue,
             date_trunc('second', w.oldest_wait)),
@@ -3872,7 +3926,8 @@ CREATE FUNCTION ojs._doctor_work() RETURNS SETOF ojs.finding
         select n.tenant_id, sum(n.available) as available, sum(sum(n.available)) over () as all, count(*) over () as tenants
         from ojs._shard_numbers n where n.available > 0 group by n.tenant_id
     ) n
-    where n.available > 100000 and n.tenants > 1 and n.available > n.all * 0.8)
+    where n.available > 100000 and n.tenants > 1 and n.available > n.all * 0.8
+      and not exists (select from ojs.throttles h where h.tenant_id = n.tenant_id))
     union all
     select 'warning', 'tenants', format('%s tenants use much more than the others: %s%s.', count(*),
             string_agg(format('%s (%s)', n.tenant_id, n.signals), ', ' order by n.nth) filter (where n.nth <= 3),
@@ -3883,7 +3938,9 @@ CREATE FUNCTION ojs._doctor_work() RETURNS SETOF ojs.finding
             row_number() over (order by min(n.since), n.tenant_id) as nth
         -- The tick looks for noisy neighbours. If no tick has run for 10 minutes, what it saw may
         -- be over.
-        from ojs.noisy_neighbours n where n.seen_at > ojs.now() - interval '10 minutes' group by n.tenant_id
+        from ojs.noisy_neighbours n where n.seen_at > ojs.now() - interval '10 minutes'
+          and not exists (select from ojs.throttles h where h.tenant_id = n.tenant_id)
+        group by n.tenant_id
     ) n
     having count(*) > 0
 $$;
@@ -4373,6 +4430,58 @@ begin
         end if;
     end if;
     return 'retryable';
+end;
+$$;
+
+CREATE FUNCTION ojs._failing_types() RETURNS TABLE(queue text, job_type text, attempts bigint, jobs bigint, error text)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 5
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_sort TO 'off'
+    SET jit TO 'off'
+    SET max_parallel_workers_per_gather TO '0'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$
+begin
+    if not ojs._sees_all() then
+        return;
+    end if;
+    return query
+    with failed as materialized (
+        select (n.r).queue, (n.r).job_type, count(*) as attempts, count(distinct (n.r).job_id) as jobs,
+            (array_agg(n.r order by (n.r).xid desc, (n.r).seq desc))[1] as last
+        from ojs._newest_releases('failure', null, null, 10000, null) n
+        where (n.r).at > ojs.now() - interval '10 minutes'
+        group by (n.r).queue, (n.r).job_type having count(*) >= 20
+        order by count(*) desc limit 20
+    )
+    select f.queue, f.job_type, f.attempts, f.jobs, e.error ->> 'type'
+    from failed f
+    -- No journal has the types of completed jobs. So look at the jobs themselves: the last ones that
+    -- were handed out from the queue.
+    cross join lateral (
+        select count(*) filter (where j.state = 'completed') as well,
+            count(*) filter (where j.state not in ('completed', 'active')) as badly
+        from (
+            select distinct h.tenant_id, h.id
+            from (
+                select u.tenant_id, u.id
+                from (select l.* from ojs.lease l where l.at > ojs.now() - interval '10 minutes' and l.queue = f.queue
+                    order by l.at desc limit 1000) l
+                cross join lateral unnest(l.tenants, l.ids) u(tenant_id, id)
+                limit 1000
+            ) h
+        ) i
+        cross join lateral (
+            select j.state, j.type from ojs.job j where j.id = i.id and j.tenant_id = i.tenant_id limit 1
+        ) j
+        where j.type = f.job_type
+    ) c
+    cross join lateral ojs._failure(f.last) e
+    where c.badly > c.well;
 end;
 $$;
 
@@ -5378,7 +5487,7 @@ begin
         (1, 'not_taken_in', p_stand.fresh, null,
             format('No decision has taken it in yet: the next worker that asks for queue %s brings that about.', p_job.queue)),
         (2, 'passed_over', p_stand.passed, null,
-            'Somebody had it locked when its turn came: it is looked at again within about a second.'),
+            'Another session had it locked when its turn came: it is looked at again within about a second.'),
         (3, 'room_again', p_stand.at_limit and not exists (select from jsonb_array_elements(p_held) e
             where e ->> 'cause' in ('limit', 'paused')), null, 'Its tenant has room again, which the next decision takes in.'),
         (4, 'priority', p_stand.higher_ahead > 0, p_stand.higher_ahead,
@@ -5477,7 +5586,7 @@ declare
     v_text  text := case p_job.state
         when 'scheduled' then format('It is scheduled for %s.', ojs._in_words(v_until))
         when 'retryable' then format('Attempt %s failed: it is to be tried again at %s.', p_job.attempt, ojs._in_words(v_until))
-        when 'pending' then 'It is pending: it waits until somebody activates it (ojs.activate).'
+        when 'pending' then 'It is pending: it waits for a call of ojs.activate.'
         when 'active' then format('It runs: %s has it since %s, under a lease until %s.',
             coalesce('worker ' || p_job.worker_id, 'a worker without a name'), ojs._in_words(p_job.started_at), ojs._in_words(v_until))
         when 'available' then case when p_job.expires_at <= ojs.now() then
@@ -9590,6 +9699,39 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._queue_shares() RETURNS TABLE(queue text, tenant_id text, share numeric, due numeric)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 100
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_sort TO 'off'
+    SET jit TO 'off'
+    SET max_parallel_workers_per_gather TO '0'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$
+begin
+    if not ojs._sees_all() then
+        return;
+    end if;
+    return query
+    with work as (
+        select n.queue, n.tenant_id, w.weight / sum(w.weight) over (partition by n.queue) as due
+        from ojs._shard_numbers n
+        left join ojs.tenant t on t.tenant_id = n.tenant_id
+        cross join lateral ojs._weight_in(n.queue, n.tenant_id, t.weight, t.throttle) w
+        where n.available > 0 or n.active > 0
+    ), handed as (
+        select l.queue, u.tenant_id, count(*) / sum(count(*)) over (partition by l.queue) as share
+        from ojs.lease l cross join lateral unnest(l.tenants) u(tenant_id)
+        where l.at > (select ojs.now()) - interval '1 minute' group by l.queue, u.tenant_id
+    )
+    select coalesce(w.queue, h.queue), coalesce(w.tenant_id, h.tenant_id), h.share, w.due
+    from work w full join handed h on h.queue = w.queue and h.tenant_id = w.tenant_id;
+end;
+$$;
+
 CREATE FUNCTION ojs._queue_weights(p_ask ojs.ask) RETURNS integer[]
     LANGUAGE plpgsql STABLE
     AS $$
@@ -12593,7 +12735,7 @@ begin
     v_limits := ojs._limit_fields(p_config - c_own, null);
     if exists (select from jsonb_each(v_limits) f join jsonb_each(ojs._limit_fields(coalesce(p_config -> 'limits', '{}'), null)) l
             on l.key = f.key and l.value <> f.value) then
-        perform ojs._raise('OJ422', 'limits disagree with what stands beside them', '{"field": "limits"}');
+        perform ojs._raise('OJ422', 'limits has another value than the same member at the top', '{"field": "limits"}');
     end if;
     return ojs._tier_fields((select coalesce(jsonb_object_agg(f.key, f.value), '{}') from jsonb_each(p_config) f
             where f.key = any (c_own) and f.key not in ('tenant_id', 'tier', 'limits'))
@@ -15375,6 +15517,36 @@ CREATE FUNCTION ojs.help() RETURNS TABLE(purpose text, call text, does text)
     order by h.place, u.n
 $_$;
 
+CREATE FUNCTION ojs.help(p_function text) RETURNS TABLE(you_want text, you_write text)
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $_$
+begin
+    if not exists (select from pg_proc p where p.pronamespace = 'ojs'::regnamespace and p.proname = p_function and p.proname !~ '^_') then
+        perform ojs._raise('OJ404', format('function ojs.%s does not exist', p_function), '{"field": "function"}',
+            'select * from ojs.help() lists the functions.');
+    end if;
+    return query
+    select h.you_want, h.you_write from (values
+        ('enqueue', 'in 5 minutes (p_delay, p_run_at)', $w$p_scheduled_at => now() + interval '5 min'$w$),
+        ('enqueue', 'another queue (queue)', $w$p_queue => 'mail'$w$),
+        ('enqueue', 'for a tenant (tenant)', $w$p_tenant => 'acme'$w$),
+        ('enqueue', 'arguments (p_payload, p_data)', $w$p_args => '["ada@example.com"]'$w$),
+        ('enqueue', 'before others (p_prio)', 'p_priority => 10'),
+        ('enqueue', 'more attempts (p_max_retries)', 'p_max_attempts => 10'),
+        ('enqueue', 'a backoff (p_backoff)', $w$p_retry => '{"backoff_coefficient": 3}'$w$),
+        ('enqueue', 'a time limit (p_timeout)', 'p_timeout_ms => 30000'),
+        ('enqueue', 'not after a time (p_ttl)', $w$p_expires_at => now() + interval '1 hour'$w$),
+        ('enqueue', 'not yet (p_state)', 'p_pending => true'),
+        ('enqueue', 'data of your own (p_metadata)', $w$p_meta => '{"order": 17}'$w$),
+        ('enqueue', 'only once (p_idempotency_key)', $w$ojs.enqueue_once('order-17', '[{...}]')$w$)
+    ) h(of_function, you_want, you_write)
+    where h.of_function = p_function
+    union all
+    select 'all parameters and errors', '\df+ ojs.' || p_function;
+end;
+$_$;
+
 CREATE VIEW ojs.queue_stats AS
  SELECT s.queue,
     s.scheduled,
@@ -17546,7 +17718,7 @@ CREATE VIEW ojs.blocked_tenants WITH (security_invoker='true') AS
             WHEN 6 THEN 'the queue''s limit is reached'::text
             WHEN 7 THEN 'the tenant''s limit is reached'::text
             WHEN 8 THEN 'the tenant''s limit in the queue is reached'::text
-            ELSE 'nobody asks for the queue'::text
+            ELSE 'no worker asks for the queue'::text
         END AS why,
         CASE w.n
             WHEN 0 THEN s.held_at
@@ -18141,7 +18313,8 @@ CREATE VIEW ojs.tenant_stats AS
             ELSE NULL::numeric
         END AS effective_share,
     round(((m.jobs)::numeric / m.all_jobs), 4) AS actual_share,
-    s.dispatched
+    s.dispatched,
+    s.backlog AS available
    FROM ((((((( SELECT g.tenant_id,
             g.backlog,
             g.active,
@@ -18208,22 +18381,61 @@ CREATE VIEW ojs.tenant_stats AS
           GROUP BY t.tenant_id) m ON ((m.tenant_id = s.tenant_id)));
 
 CREATE VIEW ojs.overview WITH (security_invoker='true') AS
- SELECT
+ SELECT ojs._cut(o.tenant_id, LEAST(GREATEST((54 - o.others), 8), 18)) AS tenant,
+    o.available AS waiting,
+    o.active,
+    o.completed AS done,
+    o.share,
+    o.due,
+    o.oldest,
+    o.discarded AS failed,
+    o.later
+   FROM ( SELECT l.tenant_id,
+            l.available,
+            l.active,
+            l.completed,
+            l.discarded,
+            l.share,
+            l.due,
+            l.oldest,
+            l.later,
+            (((((((max(GREATEST(length((l.available)::text), 7)) OVER () + max(GREATEST(length((l.active)::text), 6)) OVER ()) + max(GREATEST(length((l.completed)::text), 4)) OVER ()) + 5) + max(GREATEST(length(l.due), 3)) OVER ()) + max(GREATEST(length(l.oldest), 6)) OVER ()) + max(GREATEST(length((l.discarded)::text), 6)) OVER ()) + max(GREATEST(length(l.later), 5)) OVER ()) AS others
+           FROM ( SELECT t.tenant_id,
+                    t.available,
+                    t.active,
+                    t.completed,
+                    t.discarded,
+                        CASE
+                            WHEN (NOT ( SELECT ojs._reads_all() AS _reads_all)) THEN NULL::text
+                            WHEN (max(t.actual_share) OVER () IS NULL) THEN 'quiet'::text
+                            ELSE (round((COALESCE(t.actual_share, (0)::numeric) * (100)::numeric)) || ' %'::text)
+                        END AS share,
+                    (round((t.effective_share * (100)::numeric)) || ' %'::text) AS due,
+                        CASE
+                            WHEN (t.oldest_wait >= '1 day'::interval) THEN concat(floor((EXTRACT(epoch FROM t.oldest_wait) / (86400)::numeric)), 'd ', floor((mod(EXTRACT(epoch FROM t.oldest_wait), (86400)::numeric) / (3600)::numeric)), 'h')
+                            WHEN (t.oldest_wait >= '01:00:00'::interval) THEN to_char(t.oldest_wait, 'FMHH24"h"MI"m"'::text)
+                            ELSE to_char(t.oldest_wait, 'FMMI"m"SS"s"'::text)
+                        END AS oldest,
+                    concat(t.scheduled, '+', t.retryable) AS later
+                   FROM ojs.tenant_stats t) l) o
+  ORDER BY o.available DESC, o.active DESC, o.tenant_id;
+
+CREATE VIEW ojs.overview_by_queue WITH (security_invoker='true') AS
+ SELECT ojs._cut(o.queue, 12) AS queue,
+    ojs._cut(o.tenant_id, 12) AS tenant,
+    o.available AS waiting,
+    o.active,
         CASE
-            WHEN (length(t.tenant_id) > 18) THEN ("left"(t.tenant_id, 17) || '…'::text)
-            ELSE t.tenant_id
-        END AS tenant,
-    t.backlog AS waiting,
-    t.active,
-    t.completed AS done,
-    (round((t.actual_share * (100)::numeric)) || ' %'::text) AS share,
-    (round((t.effective_share * (100)::numeric)) || ' %'::text) AS due,
-        CASE
-            WHEN (t.oldest_wait >= '1 day'::interval) THEN concat(floor((EXTRACT(epoch FROM t.oldest_wait) / (86400)::numeric)), 'd ', floor((mod(EXTRACT(epoch FROM t.oldest_wait), (86400)::numeric) / (3600)::numeric)), 'h')
-            ELSE to_char(t.oldest_wait, 'HH24:MI:SS'::text)
-        END AS oldest
-   FROM ojs.tenant_stats t
-  ORDER BY t.backlog DESC, t.active DESC, t.tenant_id;
+            WHEN (NOT ( SELECT ojs._reads_all() AS _reads_all)) THEN NULL::text
+            WHEN (max(s.share) OVER (PARTITION BY o.queue) IS NULL) THEN 'quiet'::text
+            ELSE (round((COALESCE(s.share, (0)::numeric) * (100)::numeric)) || ' %'::text)
+        END AS share,
+    (round((s.due * (100)::numeric)) || ' %'::text) AS due,
+    o.discarded AS failed,
+    concat(o.scheduled, '+', o.retryable) AS later
+   FROM (ojs.shard_stats o
+     LEFT JOIN ojs._queue_shares() s(queue, tenant_id, share, due) ON (((s.queue = o.queue) AND (s.tenant_id = o.tenant_id))))
+  ORDER BY o.queue, o.available DESC, o.active DESC, o.tenant_id;
 
 ALTER TABLE ojs.pool ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME ojs.pool_id_seq

@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
@@ -271,9 +272,10 @@ func TestWhatTenantFairnessCannotBe(t *testing.T) {
 			"select ojs.configure_queue('q', jsonb_build_object('tenant_fairness', $1::jsonb))",
 			"select ojs.configure(p_tenant_fairness => $1)",
 		} {
-			got := detail(t, refused(t, operator, c.state, sql, c.document))
-			if got["field"] != "tenant_fairness"+c.field || got["fault"] == nil {
-				t.Errorf("%s: %v", c.document, got)
+			problem := refused(t, operator, c.state, sql, c.document)
+			field := "tenant_fairness" + c.field
+			if got := detail(t, problem); got["field"] != field || len(got) != 1 || !strings.HasPrefix(problem.Message, field+" ") {
+				t.Errorf("%s: %s %v", c.document, problem.Message, got)
 			}
 		}
 	}

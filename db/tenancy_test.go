@@ -222,6 +222,7 @@ execute ojs._attempts(integer,jsonb)
 execute ojs._default_tenant()
 execute ojs._required_tenant(jsonb)
 execute ojs._defaulted(text,ojs._defaults)
+execute ojs._cut(text,integer)
 execute ojs._deficit(numeric,numeric,numeric)
 execute ojs._first_state(boolean,timestamptz,timestamptz)
 execute ojs._raise(text,text,jsonb,text)
@@ -232,6 +233,7 @@ execute ojs._grown(ojs.allowance,integer,integer,double precision[],timestamptz,
 execute ojs._own_shard_groups(text)
 execute ojs._own_shards(text)
 execute ojs._own_tenant_groups(text)
+execute ojs._queue_shares()
 execute ojs._recent()
 execute ojs._refuse_long(text,text)
 execute ojs._result_until(timestamptz,json,json)
@@ -288,6 +290,7 @@ execute ojs.explain(uuid,text)
 execute ojs.heartbeat(text,uuid[],integer,text)
 execute ojs.job_info(uuid,text)
 execute ojs.help()
+execute ojs.help(text)
 execute ojs.job_results(uuid[],text,bigint)
 execute ojs.job_status(uuid,text)
 execute ojs.nack(uuid,anycompatible,uuid,text,boolean,text)
@@ -316,6 +319,7 @@ select ojs.job (args, attempt, created_at, enqueued_at, errors, expires_at, extr
 select ojs.jobs
 select ojs.limits
 select ojs.overview
+select ojs.overview_by_queue
 select ojs.problem
 select ojs.queue
 select ojs.queue_stats

@@ -281,10 +281,9 @@ in a shell:
 and in psql again:
 
   select * from ojs.overview;
+  \set SHOW_CONTEXT never
 
-Errors of psql are shorter after: \set SHOW_CONTEXT never
-
-Ctrl-C stops it.
+The last line makes errors in psql three lines long. Ctrl-C stops it.
 
 `, http, psql)
 	return err

@@ -110,7 +110,7 @@ func TestAdminShowsBlockedTenants(t *testing.T) {
 	o.admin(0, "--reason", "deploy", "pause", "mail")
 	text := o.admin(0, "blocked")
 	o.lines(text, "tenant queue waiting why since", "acme mail 2 queue paused", "globex mail 1 queue paused",
-		"globex dead 1 nobody asks for queue")
+		"globex dead 1 no worker asks for queue")
 	if wide := o.admin(0, "--wide", "blocked"); !strings.Contains(wide, ": deploy") {
 		t.Errorf("it does not say why the queue is paused:\n%s", wide)
 	}

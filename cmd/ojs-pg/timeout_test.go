@@ -74,7 +74,8 @@ func TestTheWelcome(t *testing.T) {
 	t.Parallel()
 	var out strings.Builder
 	err := printWelcome(&out, "http://127.0.0.1:8080", &embedpg.Server{DataDir: ".dev"}, "")
-	if err != nil || !strings.Contains(out.String(), "select * from ojs.overview;") {
+	if err != nil || !strings.Contains(out.String(), "select * from ojs.overview;") ||
+		!strings.Contains(out.String(), `\set SHOW_CONTEXT never`) {
 		t.Errorf("%v: %s", err, &out)
 	}
 	for line := range strings.Lines(out.String()) {

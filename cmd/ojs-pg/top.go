@@ -209,7 +209,7 @@ func showTop(ctx context.Context, q *sqlcgen.Queries, w io.Writer, rows int32, l
 func topText(at time.Time, queues []sqlcgen.TopQueuesRow, tenants []sqlcgen.TopTenantsRow, oldest map[string]float64) string {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "ojs-pg top  %s\n\n", at.Format(time.DateTime))
-	fmt.Fprintf(&b, "%-32s %9s %7s %9s %8s %9s\n", "QUEUE", "BACKLOG", "ACTIVE", "LAST MIN", "OF ALL", "OLDEST")
+	fmt.Fprintf(&b, "%-32s %9s %7s %9s %8s %9s\n", "QUEUE", "WAITING", "ACTIVE", "LAST MIN", "OF ALL", "OLDEST")
 	for _, q := range queues {
 		name := q.Name
 		if q.Paused {
@@ -218,7 +218,7 @@ func topText(at time.Time, queues []sqlcgen.TopQueuesRow, tenants []sqlcgen.TopT
 		fmt.Fprintf(&b, "%-32s %9s %7s %9s %8s %9s\n", admin.Clip(name, 32), admin.Count(q.Backlog), admin.Count(q.Active),
 			admin.Count(q.Dispatched1m), admin.Percent(q.Ratio1m), admin.Age(q.OldestWaitSeconds))
 	}
-	fmt.Fprintf(&b, "\n%-24s %7s %9s %7s %9s %8s %8s\n", "TENANT", "WEIGHT", "BACKLOG", "ACTIVE", "OLDEST", "SHARE", "IDEAL")
+	fmt.Fprintf(&b, "\n%-24s %7s %9s %7s %9s %8s %8s\n", "TENANT", "WEIGHT", "WAITING", "ACTIVE", "OLDEST", "SHARE", "IDEAL")
 	for _, t := range tenants {
 		fmt.Fprintf(&b, "%-24s %7.4g %9s %7s %9s %8s %8s\n", admin.Clip(t.ID, 24), t.Weight, admin.Count(t.Backlog), admin.Count(t.Active),
 			admin.Age(oldest[t.ID]), admin.Percent(t.Share1m), admin.Percent(t.IdealShare))

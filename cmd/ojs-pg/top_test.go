@@ -58,8 +58,8 @@ func TestTop(t *testing.T) {
 		return stdout.String() + stderr.String()
 	}
 	text := top(0)
-	o.lines(text, "QUEUE BACKLOG ACTIVE LAST MIN OF ALL OLDEST", "mail 2 1 1 100.0%", "dead (paused) 1 0 0 0.0%",
-		"TENANT WEIGHT BACKLOG ACTIVE OLDEST SHARE IDEAL", "globex 1 2 0", "acme 3 1 1")
+	o.lines(text, "QUEUE WAITING ACTIVE LAST MIN OF ALL OLDEST", "mail 2 1 1 100.0%", "dead (paused) 1 0 0 0.0%",
+		"TENANT WEIGHT WAITING ACTIVE OLDEST SHARE IDEAL", "globex 1 2 0", "acme 3 1 1")
 	o.lines(strings.ReplaceAll(text, "0.", ""), "acme 3 1 1 ")
 	if strings.Contains(text, "\x1b") || !strings.Contains(text, "100.0%    75.0%\n") {
 		t.Errorf("printed is %q", text)

@@ -37,7 +37,7 @@ select ojs._to_each('{
         _default_tenant, _required_tenant, _tenant_valid, _uuid_v7, _type_only, _no_type, _raise, _with_fault, _refuse_long, _first_state,
         _attempts, _retry_max_attempts, _defaulted, _result_until, _arrivals, _recent, _deficit, _oldest_aside,
         _heartbeat_timeout, _sees_all, _reads_all, _only_tenant, _own_shards, _own_shard_groups, _own_tenant_groups, _grown, _growing,
-        _served_queues, _serves}',
+        _served_queues, _serves, _cut, _queue_shares}',
     'grant execute on function %s to ojs_service, ojs_operator, ojs_producer, ojs_tenant');
 
 -- Producers: enqueue for any tenant, and read.
@@ -74,7 +74,7 @@ select ojs._to_each('{
         _waits_sum, _percentile, _lately, _pools_lately,
         _whole_config, _configured, _limit_json, _iso_duration, _counts_at, _counts_since, _tenant_gauges, _waiting_servers, _holders,
         _clock_lag, _lane_holders, _unfit, _named_session, _doctor_server, _doctor_settings, _doctor_roles, _doctor_privileges,
-        _doctor_clock, _doctor_transactions, _doctor_tables, _doctor_work, _doctor_failures}',
+        _doctor_clock, _doctor_transactions, _doctor_tables, _doctor_work, _doctor_failures, _failing_types}',
     'grant execute on function %s to ojs_service, ojs_operator');
 
 -- The server alone, for workers that wait.
@@ -91,7 +91,8 @@ select ojs._to_each('{
 -- Views. Those with an underscore are read by the others.
 grant select on
     ojs.jobs, ojs.results, ojs.workers, ojs.crons, ojs.cron_runs,
-    ojs.tenant_stats, ojs.overview, ojs.queue_stats, ojs.shard_stats, ojs.rule_stats, ojs.throttles, ojs.limits, ojs.refusals, ojs._own_job
+    ojs.tenant_stats, ojs.overview, ojs.overview_by_queue, ojs.queue_stats, ojs.shard_stats, ojs.rule_stats, ojs.throttles,
+    ojs.limits, ojs.refusals, ojs._own_job
     to ojs_service, ojs_operator, ojs_tenant;
 
 -- The rule of the view refuses the columns that no role may set, with an error that names the
@@ -118,8 +119,8 @@ grant insert (tenant_id)
     on ojs.jobs to ojs_service, ojs_operator, ojs_producer;
 
 grant select on
-    ojs.jobs, ojs.results, ojs.workers, ojs.crons, ojs.cron_runs, ojs.tenant_stats, ojs.overview, ojs.queue_stats, ojs.shard_stats,
-    ojs.rule_stats, ojs.limits, ojs.refusals, ojs._own_job
+    ojs.jobs, ojs.results, ojs.workers, ojs.crons, ojs.cron_runs, ojs.tenant_stats, ojs.overview, ojs.overview_by_queue,
+    ojs.queue_stats, ojs.shard_stats, ojs.rule_stats, ojs.limits, ojs.refusals, ojs._own_job
     to ojs_producer;
 
 -- Planner settings of functions. They also hold in the functions that such a function calls.
@@ -132,8 +133,9 @@ select ojs._to_each('{
         throttle, release_throttle, deregister_tenant, reprioritize, configure_tier, set_tier, put_tenant, configure_static,
         _give_room,
         ack_many, settle, release_many, _extend, tick, job_results, explain,
-        _arrivals, _recent, _lately, _pools_lately, _served_queues, _holders, _clock_lag, _oldest_aside, _own_shards,
-        _own_shard_groups, _own_tenant_groups, _put_aside, _retry_dead, _delete_dead, _check_beat, _record_beat, _check_workers,
+        _arrivals, _recent, _lately, _pools_lately, _served_queues, _queue_shares, _holders, _failing_types, _clock_lag,
+        _oldest_aside, _own_shards, _own_shard_groups, _own_tenant_groups,
+        _put_aside, _retry_dead, _delete_dead, _check_beat, _record_beat, _check_workers,
         _end_workers, _trim_cron_runs}',
     'alter function %1$s set enable_bitmapscan = off;
      alter function %1$s set enable_hashjoin = off;

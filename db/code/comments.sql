@@ -17,7 +17,8 @@ end;
 $$;
 comment on column ojs.tenant_stats.tenant_id is 'The tenant.';
 comment on column ojs.tenant_stats.weight is 'The weight of the tenant in queues that do not say.';
-comment on column ojs.tenant_stats.backlog is 'Jobs that could be handed out, now.';
+comment on column ojs.tenant_stats.backlog is 'The same as available.';
+comment on column ojs.tenant_stats.available is 'Jobs that could be handed out, now.';
 comment on column ojs.tenant_stats.active is 'Jobs in workers'' hands, now.';
 comment on column ojs.tenant_stats.scheduled is 'Jobs waiting for their time, now.';
 comment on column ojs.tenant_stats.pending is 'Jobs waiting to be activated, now.';
@@ -30,7 +31,7 @@ comment on column ojs.tenant_stats.total_jobs is 'Jobs enqueued, ever.';
 comment on column ojs.tenant_stats.oldest_wait is 'How long the first job in line has waited; null: none waits.';
 comment on column ojs.tenant_stats.deficit is '0: it is next; less than 0: so many jobs it has had ahead of the tenant that is next.';
 comment on column ojs.tenant_stats.effective_share is
-'Its weight among the tenants with jobs in queues that somebody serves; null: it has none there.';
+'Its weight among the tenants with jobs in queues that workers serve; null: it has none there.';
 comment on column ojs.tenant_stats.actual_share is 'Its part of what was handed out in the last minute; null: nothing was.';
 comment on column ojs.tenant_stats.dispatched is 'Jobs handed out, ever.';
 comment on column ojs.queue_stats.queue is 'The queue.';
@@ -94,7 +95,8 @@ comment on column ojs.scheduling_stats.active is 'Jobs in workers'' hands, now.'
 comment on column ojs.scheduling_stats.oldest_wait is 'How long the first job in line has waited; null: none waits.';
 comment on column ojs.tenant_shares.tenant_id is 'The tenant.';
 comment on column ojs.tenant_shares.weight is 'The weight of the tenant in queues that do not say.';
-comment on column ojs.tenant_shares.ideal_share is 'Its part of the weights of all that have work somebody serves; null: it has none.';
+comment on column ojs.tenant_shares.ideal_share is
+'Its part of the weights of all tenants with work that workers serve; null: it has none.';
 comment on column ojs.tenant_shares.dispatched_1m is 'Jobs handed out in the last minute.';
 comment on column ojs.tenant_shares.share_1m is 'Their part of all jobs handed out in the last minute; null: none was.';
 comment on column ojs.tenant_shares.lag_1m is 'How many more they would have been at the ideal share; negative: fewer.';

@@ -29,4 +29,4 @@ class Order(models.Model):
 @transaction.atomic
 def place(email, total):
     order = Order.objects.create(email=email, total=total)
-    return order, enqueue("receipt.send", order.id, order.email, tenant="acme", queue="django")
+    return order, enqueue("receipt.send", order.id, order.email, tenant="acme")

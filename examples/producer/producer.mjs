@@ -27,7 +27,6 @@ async function enqueue(jobs, tenant, key) {
 const jobs = ["ada@example.com", "grace@example.com"].map((email, n) => ({
   type: "receipt.send",
   args: [n + 1, email],
-  options: { queue: "node" },
 }));
 const key = randomUUID(); // Better: something of the order's own, such as its id.
 for (const job of await enqueue(jobs, "acme", key)) console.log(job.id);

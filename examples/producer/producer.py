@@ -33,6 +33,6 @@ def enqueue(job, tenant, key):
         time.sleep(pause)
 
 
-job = {"type": "receipt.send", "args": [1, "ada@example.com"], "options": {"queue": "python", "retry": {"max_attempts": 5}}}
+job = {"type": "receipt.send", "args": [1, "ada@example.com"], "options": {"retry": {"max_attempts": 5}}}
 key = str(uuid.uuid4())  # Better: something of the order's own, such as its id.
 print(enqueue(job, "acme", key)["id"])

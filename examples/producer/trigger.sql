@@ -9,7 +9,7 @@ create table if not exists public.signups (id bigint generated always as identit
 create or replace function public.enqueue_welcome() returns trigger
 language plpgsql as $$
 begin
-    perform ojs.enqueue('welcome.send', jsonb_build_array(s.id, s.email), p_queue => 'trigger', p_tenant => s.tenant)
+    perform ojs.enqueue('welcome.send', jsonb_build_array(s.id, s.email), p_tenant => s.tenant)
     from added s;
     return null;
 end;

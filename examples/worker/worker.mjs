@@ -23,6 +23,8 @@ class Permanent extends Error {
   }
 }
 
+const send = async (job) => ({ sent: job.args });
+
 const handlers = {
   greet: async (job) => ({ greeting: `hello, ${job.args[0]}` }),
 
@@ -37,6 +39,11 @@ const handlers = {
     // With the job's id as its key, a payment is made once, however often the job runs.
     return { charged: job.args[0], key: job.id };
   },
+
+  // The producers of the examples enqueue these.
+  "receipt.send": send,
+  "receipt.remind": send,
+  "welcome.send": send,
 };
 
 // Posts, and asks again while the server is away or has no room, which changes nothing about ACK and NACK with a lease.
@@ -77,9 +84,14 @@ async function work(job) {
     if (failure instanceof Permanent) end.error.retryable = false;
   }
   try {
-    if (!lost.signal.aborted) await call(verb, end, 10);
+    if (lost.signal.aborted) {
+      console.log(`lost ${job.type} ${job.id}`);
+    } else {
+      await call(verb, end, 10);
+      console.log(verb === "ack" ? `done ${job.type} ${job.id}` : `failed ${job.type} ${job.id}: ${end.error.message}`);
+    }
   } catch (refusal) {
-    console.error(refusal.message); // 409: the job was taken back; it is somebody else's.
+    console.error(refusal.message); // 409: the job was taken back; another worker has it.
   } finally {
     running.delete(job.id);
   }
@@ -118,6 +130,7 @@ const pauseFor = (ms, signal) => sleep(ms, true, { signal }).catch(() => false);
 for (const name of ["SIGTERM", "SIGINT"]) process.on(name, () => stopping.abort());
 const about = { queues, concurrency: slots, hostname: hostname(), pid: process.pid };
 const registered = await call("register", about, 60);
+console.log(`serving ${queues} as ${worker} at ${base}`);
 const beats = heartbeats(Math.min(registered.heartbeat_interval * 1000, leaseMs / 2));
 await Promise.all(Array.from({ length: slots }, slot));
 stopped.abort();

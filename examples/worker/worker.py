@@ -50,12 +50,16 @@ def charge(job, lost):
     return {"charged": job["args"][0], "key": job["id"]}
 
 
-def send_receipt(job, lost):
-    order, address = job["args"]
-    return {"order": order, "sent_to": address}
+def send(job, lost):
+    return {"sent": job["args"]}
 
 
-HANDLERS = {"greet": greet, "nap": nap, "charge": charge, "receipt.send": send_receipt}
+# The producers of the examples enqueue the last three.
+HANDLERS = {"greet": greet, "nap": nap, "charge": charge, "receipt.send": send, "receipt.remind": send, "welcome.send": send}
+
+
+def say(line):
+    print(line, flush=True)
 
 
 def call(what, body, tries=1):
@@ -92,10 +96,14 @@ def work(job):
         if isinstance(failure, Permanent):
             end["error"]["retryable"] = False
     try:
-        if not lost.is_set():
+        if lost.is_set():
+            say("lost %s %s" % (job["type"], job["id"]))
+        else:
             call(verb, end, tries=10)
+            say("done %s %s" % (job["type"], job["id"]) if verb == "ack" else
+                "failed %s %s: %s" % (job["type"], job["id"], end["error"]["message"]))
     except Exception as refusal:
-        print(refusal, file=sys.stderr)  # 409: the job was taken back; it is somebody else's.
+        print(refusal, file=sys.stderr)  # 409: the job was taken back; another worker has it.
     finally:
         with lock:
             del running[job["id"]]
@@ -135,6 +143,7 @@ def main():
         signal.signal(number, lambda *_: stopping.set())
     about = {"queues": QUEUES, "concurrency": SLOTS, "hostname": socket.gethostname(), "pid": os.getpid()}
     registered = call("register", about, tries=60)
+    say("serving %s as %s at %s" % (",".join(QUEUES), WORKER, URL))
     interval = min(registered["heartbeat_interval"], LEASE_MS / 2000)
     beats = threading.Thread(target=heartbeats, args=(interval,))
     slots = [threading.Thread(target=slot) for _ in range(SLOTS)]

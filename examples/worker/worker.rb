@@ -7,6 +7,8 @@ require "net/http"
 require "socket"
 require "timeout"
 
+$stdout.sync = true # A line is seen when it is written, also in a pipe.
+
 BASE = "#{ENV.fetch('OJS_URL', 'http://127.0.0.1:8080')}/ojs/v1/workers/"
 HEADERS = { "Content-Type" => "application/json" }
 HEADERS["Authorization"] = "Bearer #{ENV['OJS_API_KEY']}" if ENV["OJS_API_KEY"]
@@ -54,6 +56,8 @@ STOPPED = Event.new # No job runs any more.
 RUNNING = {} # Id of a job: the event that says that it was lost.
 LOCK = Mutex.new
 
+SEND = ->(job, _lost) { { sent: job["args"] } }
+
 HANDLERS = {
   "greet" => ->(job, _lost) { { greeting: "hello, #{job['args'][0]}" } },
 
@@ -65,7 +69,10 @@ HANDLERS = {
 
     # With the job's id as its key, a payment is made once, however often the job runs.
     { charged: job["args"][0], key: job["id"] }
-  end
+  end,
+
+  # The producers of the examples enqueue these.
+  "receipt.send" => SEND, "receipt.remind" => SEND, "welcome.send" => SEND
 }.freeze
 
 # Posts, and asks again while the server is away or has no room, which changes nothing about ACK and NACK with a lease.
@@ -105,9 +112,12 @@ def work(job)
   rescue StandardError => e
     verb, finish[:error] = "nack", { type: e.class.name, message: e.message }
   end
-  call(verb, finish, tries: 10) unless lost.set?
+  return puts("lost #{job['type']} #{job['id']}") if lost.set?
+
+  call(verb, finish, tries: 10)
+  puts verb == "ack" ? "done #{job['type']} #{job['id']}" : "failed #{job['type']} #{job['id']}: #{finish[:error][:message]}"
 rescue StandardError => e
-  warn e.message # 409: the job was taken back; it is somebody else's.
+  warn e.message # 409: the job was taken back; another worker has it.
 ensure
   LOCK.synchronize { RUNNING.delete(job["id"]) }
 end
@@ -142,6 +152,7 @@ end
 %w[TERM INT].each { |name| trap(name) { STOPPING.set } }
 about = { queues: QUEUES, concurrency: SLOTS, hostname: Socket.gethostname, pid: Process.pid }
 registered = call("register", about, tries: 60)
+puts "serving #{QUEUES.join(',')} as #{WORKER} at #{BASE}"
 beats = Thread.new { heartbeats([registered["heartbeat_interval"], LEASE_MS / 2000.0].min) }
 Array.new(SLOTS) { Thread.new { slot } }.each(&:join)
 STOPPED.set

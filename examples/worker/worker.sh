@@ -25,6 +25,8 @@ handle() {
         echo 'the amount must be positive' >&2
         return 2
         ;;
+    # The producers of the examples enqueue these.
+    receipt.send | receipt.remind | welcome.send) jq -c '{sent: .args}' ;;
     *)
         echo "no handler for $1" >&2
         return 1
@@ -55,8 +57,9 @@ heartbeats() {
 }
 
 work() {
-    local job=$1 id pid status
+    local job=$1 id kind pid status
     id=$(jq -r .id <<<"$job")
+    kind=$(jq -r .type <<<"$job")
     echo "$id" >"$dir/job"
     rm -f "$dir/status"
     # With job control it is a process group, which neither Ctrl-C nor a signal for the worker reaches, and which ends as a whole.
@@ -68,17 +71,18 @@ work() {
     rm -f "$dir/job"
     if ! [ -s "$dir/status" ]; then
         kill -- "-$pid"
+        echo "lost $kind $id"
         return
     fi
     status=$(cat "$dir/status")
     if [ "$status" = 0 ]; then
         jq -c --arg worker "$worker" --slurpfile result "$dir/result" \
-            '{worker_id: $worker, job_id: .id, lease, result: $result[0]}' <<<"$job" | call ack 10
+            '{worker_id: $worker, job_id: .id, lease, result: $result[0]}' <<<"$job" | call ack 10 >/dev/null && echo "done $kind $id"
     else
         jq -c --arg worker "$worker" --rawfile message "$dir/error" --argjson status "$status" \
             '{worker_id: $worker, job_id: .id, lease, error: ({type: "exit_\($status)", message: $message}
-              + if $status == 2 then {type: "invalid", retryable: false} else {} end)}' <<<"$job" | call nack 10
-    fi >/dev/null # A refusal, 409: the job was taken back; it is somebody else's.
+              + if $status == 2 then {type: "invalid", retryable: false} else {} end)}' <<<"$job" | call nack 10 >/dev/null && echo "failed $kind $id: $(cat "$dir/error")"
+    fi # A refusal, 409: the job was taken back; another worker has it.
 }
 
 stopping=
@@ -86,6 +90,7 @@ trap 'stopping=1; echo drain >"$dir/state"' TERM INT
 echo running >"$dir/state"
 registered=$(jq -nc --arg worker "$worker" --argjson queues "$queues" --argjson pid $$ \
     '{worker_id: $worker, queues: $queues, concurrency: 1, pid: $pid}' | call register 60) || exit 1
+echo "serving ${OJS_QUEUES:-default} as $worker at $base"
 set -m
 heartbeats "$(jq --argjson lease "$lease_ms" '[.heartbeat_interval, $lease / 2000] | min' <<<"$registered")" &
 beats=$!

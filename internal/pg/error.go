@@ -293,6 +293,12 @@ func (e *Error) readDetails(pgErr *pgconn.PgError) {
 		return
 	}
 	e.Field, e.Fault, e.Index = typed.Field, typed.Fault, typed.Index
+	if e.Fault == "" && e.Field != "" {
+		// A message that begins with the field is not repeated in the detail.
+		if after, begins := strings.CutPrefix(pgErr.Message, e.Field+" "); begins {
+			e.Fault = after
+		}
+	}
 	for _, name := range [...]string{"field", "fault", "index"} {
 		delete(all, name)
 	}

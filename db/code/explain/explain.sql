@@ -84,7 +84,7 @@ declare
     v_text  text := case p_job.state
         when 'scheduled' then format('It is scheduled for %s.', ojs._in_words(v_until))
         when 'retryable' then format('Attempt %s failed: it is to be tried again at %s.', p_job.attempt, ojs._in_words(v_until))
-        when 'pending' then 'It is pending: it waits until somebody activates it (ojs.activate).'
+        when 'pending' then 'It is pending: it waits for a call of ojs.activate.'
         when 'active' then format('It runs: %s has it since %s, under a lease until %s.',
             coalesce('worker ' || p_job.worker_id, 'a worker without a name'), ojs._in_words(p_job.started_at), ojs._in_words(v_until))
         when 'available' then case when p_job.expires_at <= ojs.now() then

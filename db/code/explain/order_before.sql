@@ -160,7 +160,7 @@ begin
         (1, 'not_taken_in', p_stand.fresh, null,
             format('No decision has taken it in yet: the next worker that asks for queue %s brings that about.', p_job.queue)),
         (2, 'passed_over', p_stand.passed, null,
-            'Somebody had it locked when its turn came: it is looked at again within about a second.'),
+            'Another session had it locked when its turn came: it is looked at again within about a second.'),
         (3, 'room_again', p_stand.at_limit and not exists (select from jsonb_array_elements(p_held) e
             where e ->> 'cause' in ('limit', 'paused')), null, 'Its tenant has room again, which the next decision takes in.'),
         (4, 'priority', p_stand.higher_ahead > 0, p_stand.higher_ahead,

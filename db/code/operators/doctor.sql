@@ -89,7 +89,7 @@ as $$
             (select format('%s servers may open %s connections, and PostgreSQL has %s.', p_servers, h.each * p_servers, h.room) from has h),
             'Lower --max-conns, put PgBouncer between, or raise max_connections.', 'postgres-away.md'),
         (current_setting('idle_in_transaction_session_timeout')::interval = '0', 'note',
-            'idle_in_transaction_session_timeout is 0: a forgotten transaction stays open until somebody ends it.',
+            'idle_in_transaction_session_timeout is 0: a forgotten transaction stays open until its session is ended.',
             'Set it for the roles of producers, to some minutes.', 'long-transaction.md'),
         ((select age(d.datfrozenxid) > 1000000000 from pg_catalog.pg_database d where d.datname = current_database()), 'error',
             'Vacuum has not frozen the oldest rows for a billion transactions: at two billion PostgreSQL stops.',
@@ -122,7 +122,7 @@ as $$
             when x.name = 'ojs.notify' and x.value = 'off' and d.setrole = 0 then
                 'no commit wakes a FETCH that waits, which finds a job up to 25 seconds later'
             -- A single role may be meant to read only.
-            when x.name = 'default_transaction_read_only' and x.value::boolean and d.setrole = 0 then 'nobody can enqueue or fetch' end
+            when x.name = 'default_transaction_read_only' and x.value::boolean and d.setrole = 0 then 'no session can enqueue or fetch' end
             as means
     ) c
     where d.setdatabase in (0, (select b.oid from pg_catalog.pg_database b where b.datname = current_database())) and c.means is not null
@@ -183,7 +183,7 @@ as $$
         (c.held_at is not null, 'error', 'dispatch', format('Dispatch is held since %s: nothing runs.', c.held_at),
             'Look at what would run, then call ojs.resume_dispatch().', 'after-restore.md'),
         (c.restored, 'error', 'dispatch',
-            'The database was restored from another cluster, and nobody has ticked since: fetches are refused.',
+            'The database was restored from another cluster, and no tick has run since: fetches are refused.',
             'Start a server, or call ojs.tick().', 'backup-and-restore.md'),
         (c.held_at is null and not c.on_duty, 'error', 'clock',
             'No server is on duty: nothing that is due happens, no retry, no cron job, no lease that ends.',

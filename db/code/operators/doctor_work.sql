@@ -15,11 +15,14 @@ as $$
                 format('Process %s (%s, application %L, %s) holds the lane: its transaction has been open since %s.', t.name, t.role_name,
                     t.application, t.state, date_trunc('second', clock_timestamp() - t.open_for)),
                 format('select pg_terminate_backend(%s)', t.name)),
-            (t.kind = 'session' and t.open_for > interval '5 minutes',
+            -- A session that does nothing in its transaction is found sooner: it was forgotten, and
+            -- the jobs that it has fetched or locked wait with it.
+            (t.kind = 'session' and t.open_for > case when t.state like 'idle in transaction%' then interval '1 minute'
+                    else interval '5 minutes' end,
                 case when t.open_for > interval '1 hour' then 'error' else 'warning' end,
-                format('Process %s (%s, %s) has had its transaction open for %s: vacuum removes nothing that is newer.', t.name,
-                    t.role_name, t.state, date_trunc('second', t.open_for)),
-                format('If nobody needs it: select pg_terminate_backend(%s)', t.name)),
+                format('Process %s (%s, application %L, %s) has had its transaction open for %s: vacuum removes nothing that is newer.',
+                    t.name, t.role_name, t.application, t.state, date_trunc('second', t.open_for)),
+                format('If it was forgotten: select pg_terminate_backend(%s)', t.name)),
             (t.kind = 'prepared' and t.open_for > interval '5 minutes', 'error',
                 format('The prepared transaction %L is %s old: vacuum removes nothing that is newer.', t.name,
                     date_trunc('second', t.open_for)),
@@ -76,16 +79,42 @@ comment on function ojs._doctor_tables() is
 create or replace function ojs._doctor_work() returns setof ojs.finding
 language sql stable
 as $$
+    -- A worker that polls without waiting asks for the queue only now and then, so jobs that came
+    -- a moment ago are no sign.
     (select 'warning'::ojs.severity, 'queues',
-        format('Nobody asks for queue %s: %s jobs of %s tenants wait.', q.queue, q.available, q.tenants),
+        format('No worker asks for queue %s: %s jobs of %s tenants wait, the first for %s.', q.queue, q.available, q.tenants,
+            date_trunc('second', w.oldest_wait)),
         'Start workers that serve it, or look whether they rest or name another queue.', 'queue-stuck.md'
-    from ojs.unserved_queues q order by q.available desc, q.queue limit 5)
+    from (select u.* from ojs.unserved_queues u order by u.available desc, u.queue limit 20) q
+    cross join lateral (select max(s.oldest_wait) as oldest_wait from ojs.shard_stats s where s.queue = q.queue) w
+    where w.oldest_wait > interval '2 minutes' order by q.available desc, q.queue limit 5)
     union all
-    (select 'warning', 'tenants', format('Of tenant %s %s jobs of queue %s wait: %s%s.', b.tenant_id, b.available, b.queue, b.why,
-            coalesce(' since ' || b.since, '')),
-        'If it is not meant: ojs.resume.', 'job-waits.md'
-    from ojs.blocked_tenants b where b.why like '%paused%' and b.since < ojs.now() - interval '1 hour'
-    order by b.since, b.tenant_id, b.queue limit 5)
+    (select case when b.is_pause and b.since < ojs.now() - interval '1 hour' then 'warning' else 'note' end::ojs.severity, b.topic,
+        format('%s is %s: %s jobs of %s tenants wait.', b.subject, case when b.is_pause
+            then concat('paused since ', date_trunc('second', b.since), ' (' || b.detail || ')')
+            else concat('at its limit', ' (' || b.detail || ')') end, b.available, b.tenants),
+        case when b.is_pause then 'If it is not meant: ojs.resume.'
+            else 'If it is not meant: ojs.limit_concurrency with a higher limit.' end,
+        'job-waits.md'
+    from (
+        select o.is_pause, case when o.tenant_id is null then 'queues' else 'tenants' end as topic,
+            coalesce('Tenant ' || o.tenant_id || coalesce(' in queue ' || o.queue, ''), 'Queue ' || o.queue, 'The whole system') as subject,
+            min(o.since) as since, min(o.detail) as detail, sum(o.available) as available, count(distinct o.of_tenant) as tenants
+        from (
+            -- What is paused or limited is what the reason names: a tenant, a queue, both or all.
+            select b.why like '%paused%' as is_pause, case when b.why like 'the tenant%' then b.tenant_id end as tenant_id,
+                case when b.why like '%queue%' then b.queue end as queue, b.since, b.detail, b.available, b.tenant_id as of_tenant
+            from ojs.blocked_tenants b where b.why like '%paused%' or b.why like '%limit%'
+        ) o
+        group by o.is_pause, o.tenant_id, o.queue
+    ) b
+    order by b.is_pause desc, b.available desc, b.subject limit 10)
+    union all
+    (select 'note', 'tenants', format('Tenant %s is throttled until %s: its %s is %s, without the throttle %s (%s).', h.tenant_id,
+            date_trunc('second', h.until), h.action, h.effective, coalesce(h.original::text, 'not limited'),
+            concat_ws(', by ', h.reason, h.set_by)),
+        'ojs.release_throttle ends it now.', 'tenant-flooding.md'
+    from ojs.throttles h order by h.since desc, h.tenant_id limit 5)
     union all
     (select 'warning', 'tenants', format('The first job of tenant %s in queue %s has waited for %s.', w.tenant_id, w.queue,
             date_trunc('second', w.oldest_wait)),
@@ -104,7 +133,8 @@ as $$
         select n.tenant_id, sum(n.available) as available, sum(sum(n.available)) over () as all, count(*) over () as tenants
         from ojs._shard_numbers n where n.available > 0 group by n.tenant_id
     ) n
-    where n.available > 100000 and n.tenants > 1 and n.available > n.all * 0.8)
+    where n.available > 100000 and n.tenants > 1 and n.available > n.all * 0.8
+      and not exists (select from ojs.throttles h where h.tenant_id = n.tenant_id))
     union all
     select 'warning', 'tenants', format('%s tenants use much more than the others: %s%s.', count(*),
             string_agg(format('%s (%s)', n.tenant_id, n.signals), ', ' order by n.nth) filter (where n.nth <= 3),
@@ -115,11 +145,60 @@ as $$
             row_number() over (order by min(n.since), n.tenant_id) as nth
         -- The tick looks for noisy neighbours. If no tick has run for 10 minutes, what it saw may
         -- be over.
-        from ojs.noisy_neighbours n where n.seen_at > ojs.now() - interval '10 minutes' group by n.tenant_id
+        from ojs.noisy_neighbours n where n.seen_at > ojs.now() - interval '10 minutes'
+          and not exists (select from ojs.throttles h where h.tenant_id = n.tenant_id)
+        group by n.tenant_id
     ) n
     having count(*) > 0
 $$;
 comment on function ojs._doctor_work() is 'The findings of ojs.doctor about queues and tenants.';
+
+create or replace function ojs._failing_types() returns table (queue text, job_type text, attempts bigint, jobs bigint, error text)
+language plpgsql stable security definer rows 5 set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if not ojs._sees_all() then
+        return;
+    end if;
+    return query
+    with failed as materialized (
+        select (n.r).queue, (n.r).job_type, count(*) as attempts, count(distinct (n.r).job_id) as jobs,
+            (array_agg(n.r order by (n.r).xid desc, (n.r).seq desc))[1] as last
+        from ojs._newest_releases('failure', null, null, 10000, null) n
+        where (n.r).at > ojs.now() - interval '10 minutes'
+        group by (n.r).queue, (n.r).job_type having count(*) >= 20
+        order by count(*) desc limit 20
+    )
+    select f.queue, f.job_type, f.attempts, f.jobs, e.error ->> 'type'
+    from failed f
+    -- No journal has the types of completed jobs. So look at the jobs themselves: the last ones that
+    -- were handed out from the queue.
+    cross join lateral (
+        select count(*) filter (where j.state = 'completed') as well,
+            count(*) filter (where j.state not in ('completed', 'active')) as badly
+        from (
+            select distinct h.tenant_id, h.id
+            from (
+                select u.tenant_id, u.id
+                from (select l.* from ojs.lease l where l.at > ojs.now() - interval '10 minutes' and l.queue = f.queue
+                    order by l.at desc limit 1000) l
+                cross join lateral unnest(l.tenants, l.ids) u(tenant_id, id)
+                limit 1000
+            ) h
+        ) i
+        cross join lateral (
+            select j.state, j.type from ojs.job j where j.id = i.id and j.tenant_id = i.tenant_id limit 1
+        ) j
+        where j.type = f.job_type
+    ) c
+    cross join lateral ojs._failure(f.last) e
+    where c.badly > c.well;
+end;
+$$;
+comment on function ojs._failing_types() is
+'Types of which at least 20 attempts failed in a queue within ten minutes, and of which more jobs
+failed than were completed among the last 1,000 that the queue handed out. error: the type of the
+last error. Empty for a tenant''s login. Reads jobs only if a type has so many failures.';
 
 create or replace function ojs._doctor_failures() returns setof ojs.finding
 language sql stable
@@ -129,18 +208,39 @@ as $$
     from ojs.workers w where w.stale having count(*) > 0
     union all
     (select 'warning', 'workers',
-        format('Attempts of type %s in queue %s of tenant %s were lost: %s, of %s jobs, by %s.', l.job_type, l.queue, l.tenant_id,
-            l.attempts, l.jobs, l.cause),
+        format('%s workers were declared dead within the last hour, such as %s, which ran %s jobs and was silent since %s.', l.workers,
+            concat(l.worker_id, ' on host ' || l.hostname), coalesce(l.jobs, 0), date_trunc('second', l.last_heartbeat_at)),
+        'Start it again; its jobs go to other workers. ojs.lost_workers lists all.', 'worker-died.md'
+    from (
+        select l.*, count(*) over () as workers from ojs.lost_workers l
+        where l.lost_at > ojs.now() - interval '1 hour' and not l.is_back
+    ) l
+    order by l.jobs desc nulls last, l.lost_at desc limit 1)
+    union all
+    (select 'warning', 'workers',
+        format('Attempts of type %s in queue %s of %s were lost: %s, of %s jobs, by %s.', l.job_type, l.queue,
+            case when l.tenants = 1 then 'tenant ' || l.tenant_id else l.tenants || ' tenants' end, l.attempts, l.jobs, l.cause),
         case when l.attempts > 2 * l.jobs then 'The same jobs do it again and again: look for a poison job.'
             else 'Workers die or hang: look at their logs.' end,
         case when l.attempts > 2 * l.jobs then 'poison-job.md' else 'worker-died.md' end
-    from ojs.lost_attempts l where l.last_at > ojs.now() - interval '1 hour' and l.attempts >= 10 order by l.attempts desc limit 5)
+    from (
+        select l.queue, l.job_type, l.cause, sum(l.attempts) as attempts, sum(l.jobs) as jobs, count(*) as tenants,
+            min(l.tenant_id) as tenant_id
+        from ojs.lost_attempts l where l.last_at > ojs.now() - interval '1 hour' group by l.queue, l.job_type, l.cause
+    ) l
+    where l.attempts >= 10 order by l.attempts desc limit 5)
     union all
     (select 'warning', 'dead letters',
         format('%s jobs of type %s in queue %s of tenant %s are dead letters with %s, the last of %s.', e.jobs,
             e.type, e.queue, e.tenant_id, e.error_type, e.last_at),
         'Look at one with ojs.dead_letter_info; retry them when the cause is gone.', 'dead-letters.md'
     from ojs.dead_letter_errors e where e.last_at > ojs.now() - interval '1 hour' and e.jobs >= 100 order by e.jobs desc limit 5)
+    union all
+    (select 'warning', 'jobs',
+        format('Jobs of type %s in queue %s fail: %s attempts of %s jobs failed in ten minutes, the last with %s.', t.job_type, t.queue,
+            t.attempts, t.jobs, t.error),
+        'The page has the query that tells the errors apart; ojs.pause stops the queue.', 'dead-letters.md'
+    from ojs._failing_types() t order by t.attempts desc, t.queue, t.job_type limit 5)
     union all
     (select 'warning', 'jobs',
         format('In queue %s %s of %s attempts that ended in ten minutes failed.', q.queue, (c.n).failed, (c.n).failed + (c.n).completed),

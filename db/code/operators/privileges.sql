@@ -120,7 +120,7 @@ as $$
     from ojs._unfit() u where u is not null
     union all
     select 'note', 'roles', format('%s grants of the migrations are missing, such as: %s', count(*), min(a.statement)),
-        'If nobody took them away on purpose: run such statements, as a superuser.', 'backup-and-restore.md'
+        'Unless they were revoked on purpose: run such statements, as a superuser.', 'backup-and-restore.md'
     from ojs._amiss() a where ojs._unfit() is null
     having count(*) > 0
     union all

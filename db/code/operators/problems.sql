@@ -20,14 +20,14 @@ begin
     raise exception using
         errcode = p_sqlstate,
         message = p_message,
-        detail  = coalesce(ojs._with_fault(p_detail, p_message)::text, ''),
+        detail  = coalesce(p_detail::text, ''),
         hint    = coalesce(p_hint, (select p.hint from ojs.problem p where p.sqlstate = p_sqlstate), '');
 end;
 $$;
 comment on function ojs._raise(text, text, jsonb, text) is
 'Raises the problem with that SQLSTATE. p_detail: a JSON object for programs (field, index, job_id,
-...), sent as the error''s DETAIL, with a member "fault" added (ojs._with_fault). p_hint: replaces
-the problem''s own. Never returns.';
+...), sent as the error''s DETAIL. It does not repeat the message. p_hint: replaces the problem''s
+own. Never returns.';
 
 create or replace function ojs._no_such(p_what text, p_name text) returns boolean
 language plpgsql

@@ -100,7 +100,7 @@ begin
     v_limits := ojs._limit_fields(p_config - c_own, null);
     if exists (select from jsonb_each(v_limits) f join jsonb_each(ojs._limit_fields(coalesce(p_config -> 'limits', '{}'), null)) l
             on l.key = f.key and l.value <> f.value) then
-        perform ojs._raise('OJ422', 'limits disagree with what stands beside them', '{"field": "limits"}');
+        perform ojs._raise('OJ422', 'limits has another value than the same member at the top', '{"field": "limits"}');
     end if;
     return ojs._tier_fields((select coalesce(jsonb_object_agg(f.key, f.value), '{}') from jsonb_each(p_config) f
             where f.key = any (c_own) and f.key not in ('tenant_id', 'tier', 'limits'))

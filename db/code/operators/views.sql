@@ -130,7 +130,7 @@ select n.tenant_id, n.queue, n.available, n.active,
     case w.n when 0 then 'dispatch is held' when 1 then 'everything is paused' when 2 then 'the queue is paused'
         when 3 then 'the tenant is paused' when 4 then 'the tenant is paused in the queue' when 5 then 'the limit of all is reached'
         when 6 then 'the queue''s limit is reached' when 7 then 'the tenant''s limit is reached'
-        when 8 then 'the tenant''s limit in the queue is reached' else 'nobody asks for the queue' end as why,
+        when 8 then 'the tenant''s limit in the queue is reached' else 'no worker asks for the queue' end as why,
     case w.n when 0 then s.held_at when 1 then a.paused_at when 2 then q.paused_at when 3 then t.paused_at when 4 then b.paused_at
         when 9 then u.handed_out_at end as since,
     case w.n when 1 then concat_ws(': ', a.paused_by, a.reason) when 2 then concat_ws(': ', q.paused_by, q.reason)

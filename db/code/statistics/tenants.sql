@@ -253,7 +253,7 @@ select s.tenant_id, coalesce(u.alike, c.weight, u.fallback) as weight,
     s.backlog, s.active, s.scheduled, s.pending, s.retryable, s.completed, s.cancelled, s.discarded, s.failed, s.total_jobs,
     n.now - s.oldest_at as oldest_wait, s.deficit,
     case when (select ojs._reads_all()) then round(w.share, 4) when s.backlog > 0 or s.active > 0 then 1.0000 end as effective_share,
-    round(m.jobs / m.all_jobs, 4) as actual_share, s.dispatched
+    round(m.jobs / m.all_jobs, 4) as actual_share, s.dispatched, s.backlog as available
 from (
     (select g.* from ojs._tenant_groups g where ojs._reads_all() order by g.tenant_id)
     union all
@@ -272,7 +272,7 @@ comment on view ojs.tenant_stats is
 'Numbers of jobs and shares, one row per tenant.
 weight: its weight in queues without weights of their own (ojs.queue_weight has the weights of
 queues).
-backlog (available), active, scheduled, pending, retryable: jobs now.
+available (also as backlog), active, scheduled, pending, retryable: jobs now.
 completed, cancelled, discarded, total_jobs, dispatched: jobs ever; failed: attempts ever.
 oldest_wait: how long its oldest available job has waited.
 deficit: 0: the tenant is next; below 0: how many jobs it has had more than its share, compared

@@ -61,7 +61,7 @@ func enqueue(ctx context.Context, tx *sql.Tx, kind, tenant string, args ...any) 
 	if err != nil {
 		return "", err
 	}
-	err = tx.QueryRowContext(ctx, "select id from ojs.enqueue($1, $2, p_queue => 'go', p_tenant => $3)", kind, string(raw), tenant).
+	err = tx.QueryRowContext(ctx, "select id from ojs.enqueue($1, $2, p_tenant => $3)", kind, string(raw), tenant).
 		Scan(&id)
 	return id, err
 }

@@ -71,7 +71,11 @@ var handlers = map[string]func(ctx context.Context, j job) (any, error){
 		// With the job's id as its key, a payment is made once, however often the job runs.
 		return body{"charged": amount, "key": j.ID}, nil
 	},
+	// The producers of the examples enqueue these.
+	"receipt.send": send, "receipt.remind": send, "welcome.send": send,
 }
+
+func send(_ context.Context, j job) (any, error) { return body{"sent": j.Args}, nil }
 
 // argument reads the only one.
 func argument(j job, to any) error {
@@ -119,6 +123,7 @@ func (w *worker) run(host string) error {
 	if err := w.call("register", about, &registered, 60); err != nil {
 		return err
 	}
+	log.Printf("serving %s as %s at %s", strings.Join(w.queues, ","), w.id, w.base)
 	stopped, end := context.WithCancel(context.Background())
 	var beats, work sync.WaitGroup
 	interval := min(time.Duration(registered.Interval*float64(time.Second)), w.lease/2)
@@ -165,10 +170,16 @@ func (w *worker) work(j job) {
 		delete(end, "result")
 	}
 	if ctx.Err() != nil {
+		log.Printf("lost %s %s", j.Type, j.ID)
 		return
 	}
+	failed := err
 	if err := w.call(verb, end, nil, 10); err != nil {
-		log.Print(err) // 409: the job was taken back; it is somebody else's
+		log.Print(err) // 409: the job was taken back; another worker has it
+	} else if failed != nil {
+		log.Printf("failed %s %s: %v", j.Type, j.ID, failed)
+	} else {
+		log.Printf("done %s %s", j.Type, j.ID)
 	}
 }
 
