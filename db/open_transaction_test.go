@@ -1,11 +1,13 @@
 package db_test
 
 import (
+	"errors"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
@@ -194,4 +196,64 @@ func TestANewSessionWithJobsOfItsOwn(t *testing.T) {
 	}
 	tick(t, d.Service(), 1000)
 	ringsAgree(t, d.Pool)
+}
+
+// Rules for new jobs act at once, whatever other transactions have done and not committed. A transaction that has enqueued before commits
+// what it has.
+func TestRulesForNewJobsActBesideOpenTransactions(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	d.SetNow(noon)
+	exec(t, d.Service(), "select ojs.enqueue('a', p_tenant => 'acme') from generate_series(1, 3)")
+	producer, reader, worker := begin(t, d.As("acme")), begin(t, d.As("acme")), begin(t, d.Service())
+	exec(t, producer, "select ojs.enqueue('late', p_priority => 5)")
+	exec(t, producer, "insert into ojs.jobs (type, priority) values ('late', 5)")
+	exec(t, reader, "select count(*) from ojs.jobs")
+	exec(t, worker, "select ojs.fetch('{default}')")
+	// asked is what a producer is told, by each of three ways to enqueue.
+	asked := func(tenant string, priority int) []string {
+		var all []string
+		for _, sql := range []string{
+			"select concat_ws(' ', priority, max_attempts) from ojs.enqueue('a', p_priority => $2, p_tenant => $1)",
+			`select concat_ws(' ', priority, max_attempts) from ojs.enqueue_many(
+				jsonb_build_array(jsonb_build_object('type', 'a', 'args', '[]'::jsonb, 'priority', $2::int)), $1)`,
+			"insert into ojs.jobs (type, tenant_id, priority) values ('a', $1, $2) returning concat_ws(' ', priority, max_attempts)",
+		} {
+			var got string
+			if err := d.Service().QueryRow(t.Context(), sql, tenant, priority).Scan(&got); err != nil {
+				var failure *pgconn.PgError
+				if !errors.As(err, &failure) {
+					t.Fatal(err)
+				}
+				got = failure.Code
+			}
+			all = append(all, got)
+		}
+		return slices.Compact(all)
+	}
+	for _, c := range []struct{ sql, want string }{
+		{"select ojs.suspend_tenant('acme')", "OJ406"},
+		{"select ojs.resume_tenant('acme')", "5 3"},
+		{"select ojs.configure_tenant('acme', p_max_priority => 2)", "OJ422"},
+		{"select ojs.configure_tenant('acme', p_over_priority => 'clamp')", "2 3"},
+		{"select ojs.configure_tenant('acme', p_max_priority => 100)", "5 3"},
+		{`select ojs.configure_queue('default', '{"default_retry": {"max_attempts": 7}}')`, "5 7"},
+		{`select ojs.configure_queue('default', '{"default_retry": null}')`, "5 3"},
+		{`select ojs.configure(p_default_retry => '{"max_attempts": 9}')`, "5 9"},
+		{`select ojs.configure(p_default_retry => '{}')`, "5 3"},
+		{"select ojs.configure(p_unknown_tenants => 'refuse')", "5 3"},
+	} {
+		tx := begin(t, d.Operator())
+		exec(t, tx, "set local lock_timeout = '1s'")
+		exec(t, tx, c.sql)
+		commit(t, tx)
+		equal(t, c.sql, asked("acme", 5), c.want)
+	}
+	equal(t, "an unknown tenant", asked("nobody", 0), "OJ407")
+	for _, tx := range []pgx.Tx{producer, reader, worker} {
+		commit(t, tx)
+	}
+	if got := one[int](t, d.Pool, "select count(*) from ojs.job where type = 'late' and priority = 5"); got != 2 {
+		t.Errorf("%d of 2 jobs were committed", got)
+	}
 }

@@ -836,34 +836,6 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._arm(p_trigger text, p_when text) RETURNS void
-    LANGUAGE plpgsql
-    SET lock_timeout TO '200ms'
-    AS $$
-declare
-    v_now text := (
-        select coalesce(obj_description(t.oid, 'pg_trigger'), '') from pg_trigger t
-        where t.tgrelid = 'ojs.job'::regclass and t.tgname = p_trigger);
-begin
-    if v_now is not distinct from p_when then
-        return;
-    end if;
-    -- All sessions that use jobs would queue up behind this lock while it waits for a long
-    -- transaction.
-    if ojs._held_long(array(select i.inhrelid from pg_inherits i where i.inhparent = 'ojs.job'::regclass) || 'ojs.job'::regclass::oid) then
-        perform ojs._raise('OJ503', 'a transaction that stays open holds on to the table of jobs');
-    end if;
-    if v_now is not null then
-        execute format('drop trigger %I on ojs.job', p_trigger);
-    end if;
-    if p_when is not null then
-        execute format('create trigger %I before insert on ojs.job for each row when (%s) execute function ojs.%I()',
-            p_trigger, p_when, '_' || p_trigger);
-        execute format('comment on trigger %I on ojs.job is %L', p_trigger, p_when);
-    end if;
-end;
-$$;
-
 CREATE FUNCTION ojs._arm_barred() RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -871,21 +843,26 @@ declare
     v_bars boolean := exists (select from ojs.suspended) or (select s.unknown_tenants = 'refuse' from ojs.settings s);
 begin
     update ojs.settings s set bars = v_bars where s.bars <> v_bars;
-    -- The condition names no tenant, because every role can read the conditions of triggers.
-    perform ojs._arm('job_barred', case when v_bars then 'new.state <> ''discarded''' end);
+    perform ojs._arm_job_rules();
 end;
 $$;
 
-CREATE FUNCTION ojs._arm_defaults() RETURNS void
+CREATE FUNCTION ojs._arm_job_rules() RETURNS void
     LANGUAGE plpgsql
     AS $$
 declare
-    v_queues text[] := array(
-        select q.queue from ojs.queue q where q.config ?| array['visibility_timeout', 'default_timeout', 'default_retry'] order by 1);
+    v_wanted boolean := exists (
+        select from ojs.settings s where s.bars or num_nonnulls(s.lowest_max_priority, s.default_retry) > 0)
+        or exists (select from ojs.queue q where ojs._gives(q.config));
 begin
-    perform ojs._arm('job_defaults', nullif(concat_ws(' or ',
-        case when (select s.default_retry is not null from ojs.settings s) then 'new.retry is null' end,
-        case when v_queues <> '{}' then format('new.queue = any (%L::text[])', v_queues) end), ''));
+    if v_wanted and not ojs._ruled() then
+        create type ojs._job_rules as ();
+        revoke all on type ojs._job_rules from public;
+        comment on type ojs._job_rules is
+            'Exists while there are rules for new jobs that are checked one by one (ojs._arm_job_rules).';
+    elsif not v_wanted and ojs._ruled() then
+        drop type ojs._job_rules;
+    end if;
 end;
 $$;
 
@@ -895,15 +872,13 @@ CREATE FUNCTION ojs._arm_max_priority(p_tenant text, p_max_priority integer) RET
 declare
     v_lowest int;
 begin
-    -- Before the lane: a session that waits for a decision may have jobs locked.
+    -- Before the lane (order of locks).
     perform ojs._alone_with_queues();
     v_lowest := least(p_max_priority, (
         select min(t.max_priority) from ojs.tenant t where t.max_priority < 100 and t.tenant_id <> p_tenant));
     update ojs.settings s set lowest_max_priority = nullif(v_lowest, 100)
     where s.lowest_max_priority is distinct from nullif(v_lowest, 100);
-    -- Priorities above 100 are refused anyway, with another error.
-    perform ojs._arm('job_max_priority', case when v_lowest < 100 then
-        format('new.priority between %s and 100 and new.state <> ''discarded''', v_lowest + 1) end);
+    perform ojs._arm_job_rules();
 end;
 $$;
 
@@ -5155,6 +5130,10 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._gives(p_config jsonb) RETURNS boolean
+    LANGUAGE sql IMMUTABLE
+    AS $$ select p_config ?| '{visibility_timeout,default_timeout,default_retry}' $$;
+
 CREATE FUNCTION ojs._grant(p_look ojs.quota_look) RETURNS bigint
     LANGUAGE plpgsql
     AS $$
@@ -5205,14 +5184,6 @@ CREATE FUNCTION ojs._guard(p_lane boolean) RETURNS boolean
         -- Before PostgreSQL 17 this setting does not exist, and is null here.
         case when current_setting('transaction_timeout', true)::interval not between '1 millisecond' and '10 seconds' then
             set_config('transaction_timeout', '10s', true) end) >= 0
-$$;
-
-CREATE FUNCTION ojs._has_defaults() RETURNS boolean
-    LANGUAGE plpgsql STABLE
-    AS $$
-begin
-    return exists (select from pg_trigger t where t.tgrelid = 'ojs.job'::regclass and t.tgname = 'job_defaults');
-end;
 $$;
 
 CREATE FUNCTION ojs._has_fetched() RETURNS boolean
@@ -5714,7 +5685,7 @@ begin
         null::timestamptz, v_now, null::text, null::int, null::real, null::jsonb, null::json, k.seq, k.tenant_id, k.id, k.queue, k.type,
         k.priority, (k.has).max_attempts, v_now, k.scheduled_at, k.expires_at, (k.has).timeout_ms, (k.has).visibility_timeout_ms, k.tags,
         k.args, k.meta, (k.has).retry, k.options, k.extra
-    from (select k.*, case when (select ojs._has_defaults()) then ojs._defaulted(k.queue, s.says) else s.says end as has from kept k
+    from (select k.*, case when (select ojs._ruled()) then ojs._defaulted(k.queue, s.says) else s.says end as has from kept k
         cross join lateral (select row(k.max_attempts, k.retry, k.timeout_ms, k.visibility_timeout_ms)::ojs._defaults says) s offset 0) k,
         (select count(*) from told) t union all
     select o.* from (select g.n, g.refusal from given g where not g.refusal is null union all table twice union all table beyond) r
@@ -5853,17 +5824,6 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._job_barred() RETURNS trigger
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    SET enable_partition_pruning TO 'off'
-    AS $$
-begin
-    perform ojs._refuse(r) from ojs._barred(new.tenant_id, null) r where r is not null;
-    return new;
-end;
-$$;
-
 CREATE FUNCTION ojs._job_copied() RETURNS trigger
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -5872,25 +5832,6 @@ begin
     perform ojs.enqueue(ojs._type_only(to_jsonb(new)), coalesce(new.args::text, '[]'), coalesce(new.queue, 'default'),
         coalesce(new.priority, 0), new.scheduled_at, new.expires_at, coalesce(new.meta::text, '{}'), new.retry::text, null, new.timeout_ms,
         new.visibility_timeout_ms, new.tags, false, new.options::text, new.extra::text, new.id, new.tenant_id);
-    return new;
-end;
-$$;
-
-CREATE FUNCTION ojs._job_defaults() RETURNS trigger
-    LANGUAGE plpgsql
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    v_has ojs._defaults;
-begin
-    -- A dead letter that moves back from ojs.dead_job is inserted, too, but is not a new job.
-    if new.state <> 'discarded' then
-        v_has := ojs._defaulted(new.queue, row(new.max_attempts, new.retry, new.timeout_ms, new.visibility_timeout_ms));
-        new.max_attempts := v_has.max_attempts;
-        new.retry := v_has.retry;
-        new.timeout_ms := v_has.timeout_ms;
-        new.visibility_timeout_ms := v_has.visibility_timeout_ms;
-    end if;
     return new;
 end;
 $$;
@@ -5984,18 +5925,36 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._job_max_priority() RETURNS trigger
-    LANGUAGE plpgsql SECURITY DEFINER
+CREATE FUNCTION ojs._job_ruled() RETURNS trigger
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET enable_partition_pruning TO 'off'
     AS $$
 declare
-    v_priority int := ojs._clamped(new.tenant_id, new.priority);
+    v_rules record;
+    v_has   ojs._defaults;
 begin
-    if v_priority = new.priority then
-        perform ojs._refuse(r) from ojs._too_high(new.tenant_id, new.priority, null) r where r is not null;
+    -- A dead letter that moves back from ojs.dead_job is inserted, too, but is not a new job.
+    if new.state = 'discarded' then
+        return new;
     end if;
-    new.priority := v_priority;
+    select s.bars, s.lowest_max_priority as lowest, s.default_retry is not null and new.retry is null
+            or exists (select from ojs.queue q where q.queue = new.queue and ojs._gives(q.config)) as gives
+    into v_rules from ojs.settings s;
+    if v_rules.bars then
+        perform ojs._refuse(r) from ojs._barred(new.tenant_id, null) r where r is not null;
+    end if;
+    if v_rules.gives then
+        v_has := ojs._defaulted(new.queue, row(new.max_attempts, new.retry, new.timeout_ms, new.visibility_timeout_ms));
+        new.max_attempts := v_has.max_attempts;
+        new.retry := v_has.retry;
+        new.timeout_ms := v_has.timeout_ms;
+        new.visibility_timeout_ms := v_has.visibility_timeout_ms;
+    end if;
+    -- Priorities above 100 are refused anyway, with another error.
+    if new.priority > v_rules.lowest and new.priority <= 100 then
+        perform ojs._refuse(r) from ojs._too_high(new.tenant_id, new.priority, null) r where r is not null;
+        new.priority := ojs._clamped(new.tenant_id, new.priority);
+    end if;
     return new;
 end;
 $$;
@@ -10214,6 +10173,7 @@ begin
           'clock_mark', 'cut', 'upkeep_task', 'settings',
           'waiter', 'sleeper', 'duty', 'dead_letter_mark', 'tenant_role', 'neighbour_watch');
     execute 'truncate ' || v_tables;
+    drop type if exists ojs._job_rules;
     update ojs.fold set part_xid = null, part_lo = null;
     delete from ojs.settings;
     insert into ojs.settings default values;
@@ -10791,6 +10751,10 @@ CREATE FUNCTION ojs._rule_changes(p_slice ojs.slice) RETURNS TABLE(tenant_id tex
     AS $$
     select distinct f.tenant_id, f.queue from ojs._fresh(p_slice) f where f.from_state = 'active' and f.price is null
 $$;
+
+CREATE FUNCTION ojs._ruled() RETURNS boolean
+    LANGUAGE sql STABLE
+    AS $$ select to_regclass('ojs._job_rules') is not null $$;
 
 CREATE TABLE ojs.replay_rule (
     name text NOT NULL COLLATE pg_catalog."C",
@@ -13826,7 +13790,7 @@ begin
         perform pg_notify('ojs_wake', 'upkeep');
     end if;
     perform ojs._arm_barred() where p_unknown_tenants is not null;
-    perform ojs._arm_defaults() where v_retry is not null;
+    perform ojs._arm_job_rules() where v_retry is not null;
     perform ojs._share_by('', v_fairness) where v_fairness is not null;
     return v_settings;
 end;
@@ -14011,7 +13975,7 @@ begin
     if v_retention is not null then
         perform ojs._check_retention(v_retention, array[p_queue]);
     end if;
-    perform ojs._arm_defaults();
+    perform ojs._arm_job_rules();
     perform ojs._share_by(p_queue, v_given -> 'tenant_fairness') where v_given ? 'tenant_fairness';
     perform ojs._bound_queue(p_queue, v_queue.config) where v_given ?| '{max_size,backpressure}';
     v_queue.config := ojs._whole_config(p_queue, v_queue.config);
@@ -14096,7 +14060,13 @@ begin
         return v_old;
     end if;
     perform ojs._arm_max_priority(p_tenant, p_max_priority) where p_max_priority is not null;
-    perform ojs._stop_decisions();
+    -- Decisions read weights and boosts, and no max_priority.
+    if num_nonnulls(p_weight, p_priority_boost) > 0 then
+        perform ojs._stop_decisions();
+    else
+        -- Holders of the lane may wait for the tenant's row.
+        perform ojs._guard(false);
+    end if;
     select * into v_old from ojs.tenant t where t.tenant_id = p_tenant;
     insert into ojs.tenant as t (tenant_id, weight, priority_boost, max_priority, over_priority)
     values (p_tenant, p_weight, coalesce(p_priority_boost, 0), coalesce(p_max_priority, 100), coalesce(p_over_priority, 'refuse'))
@@ -14105,7 +14075,8 @@ begin
         max_priority = coalesce(p_max_priority, t.max_priority), over_priority = coalesce(p_over_priority, t.over_priority),
         created_at = coalesce(t.created_at, excluded.created_at)
     returning * into v_new;
-    if v_new.weight is distinct from v_old.weight or v_new.priority_boost <> coalesce(v_old.priority_boost, 0) then
+    if num_nonnulls(p_weight, p_priority_boost) > 0
+            and (v_new.weight is distinct from v_old.weight or v_new.priority_boost <> coalesce(v_old.priority_boost, 0)) then
         perform ojs._reweigh(v_new, v_new.priority_boost - coalesce(v_old.priority_boost, 0));
     end if;
     return v_new;
@@ -14534,7 +14505,7 @@ begin
     perform ojs.resume(p_queue);
     perform ojs.limit_concurrency(null, null, p_queue)
     where exists (select from ojs.rule r where r.tenant_id = '' and r.queue = p_queue);
-    perform ojs._arm_defaults();
+    perform ojs._arm_job_rules();
     perform ojs._share_by(p_queue, null), ojs._bound_queue(p_queue, '{}');
     return v_queue;
 end;
@@ -19001,6 +18972,8 @@ CREATE TRIGGER job_arriving BEFORE INSERT ON ojs.job FOR EACH ROW WHEN (((new.te
 CREATE TRIGGER job_copied INSTEAD OF INSERT ON ojs.jobs FOR EACH ROW EXECUTE FUNCTION ojs._job_copied();
 
 CREATE TRIGGER job_inserted AFTER INSERT ON ojs.job REFERENCING NEW TABLE AS inserted FOR EACH STATEMENT WHEN (((CURRENT_USER)::text <> 'ojs_owner'::text)) EXECUTE FUNCTION ojs._job_inserted();
+
+CREATE TRIGGER job_ruled BEFORE INSERT ON ojs.job FOR EACH ROW WHEN ((to_regclass('ojs._job_rules'::text) IS NOT NULL)) EXECUTE FUNCTION ojs._job_ruled();
 
 CREATE TRIGGER number_shards AFTER INSERT ON ojs.tally REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION ojs._number_shards();
 

@@ -12,3 +12,11 @@ begin
     end if;
 end;
 $$;
+
+-- They were triggers that came and went, for which ojs.job had to be locked.
+drop function if exists ojs._job_barred();
+drop function if exists ojs._job_max_priority();
+drop function if exists ojs._job_defaults();
+drop function if exists ojs._has_defaults();
+drop function if exists ojs._arm_defaults();
+drop function if exists ojs._arm(text, text);

@@ -98,7 +98,7 @@ begin
         null::timestamptz, v_now, null::text, null::int, null::real, null::jsonb, null::json, k.seq, k.tenant_id, k.id, k.queue, k.type,
         k.priority, (k.has).max_attempts, v_now, k.scheduled_at, k.expires_at, (k.has).timeout_ms, (k.has).visibility_timeout_ms, k.tags,
         k.args, k.meta, (k.has).retry, k.options, k.extra
-    from (select k.*, case when (select ojs._has_defaults()) then ojs._defaulted(k.queue, s.says) else s.says end as has from kept k
+    from (select k.*, case when (select ojs._ruled()) then ojs._defaulted(k.queue, s.says) else s.says end as has from kept k
         cross join lateral (select row(k.max_attempts, k.retry, k.timeout_ms, k.visibility_timeout_ms)::ojs._defaults says) s offset 0) k,
         (select count(*) from told) t union all
     select o.* from (select g.n, g.refusal from given g where not g.refusal is null union all table twice union all table beyond) r

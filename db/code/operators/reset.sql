@@ -16,6 +16,7 @@ begin
           'clock_mark', 'cut', 'upkeep_task', 'settings',
           'waiter', 'sleeper', 'duty', 'dead_letter_mark', 'tenant_role', 'neighbour_watch');
     execute 'truncate ' || v_tables;
+    drop type if exists ojs._job_rules;
     update ojs.fold set part_xid = null, part_lo = null;
     delete from ojs.settings;
     insert into ojs.settings default values;

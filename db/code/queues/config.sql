@@ -1,11 +1,10 @@
 -- Configuration of queues (ojs-queue-config): defaults of new jobs, and how long jobs are kept at
--- least. Called by operators. A queue need not be configured: a trigger on ojs.job exists only
--- while some queue has defaults, and fires only for jobs of those queues.
+-- least. Called by operators. A queue need not be configured. enqueue/job_ruled.sql fills in the
+-- defaults.
 
 -- Configures a queue; with p_new, only a queue that has no configuration yet.
--- Locks ojs.queue against other sessions that configure, and ojs.job for a moment when defaults are
--- set or removed; with tenant_fairness, ojs.lane.
--- Writes ojs.queue, queue_weight, tenant_fairness, dispatch_state, and the trigger job_defaults.
+-- Locks ojs.queue against other sessions that configure; with tenant_fairness, ojs.lane.
+-- Writes ojs.queue, queue_weight, tenant_fairness, dispatch_state; makes or drops ojs._job_rules.
 create or replace function ojs.configure_queue(p_queue text, p_config anycompatible default '{}', p_new boolean default false)
 returns ojs.queue
 language plpgsql security definer set search_path = pg_catalog, pg_temp
@@ -35,7 +34,7 @@ begin
     if v_retention is not null then
         perform ojs._check_retention(v_retention, array[p_queue]);
     end if;
-    perform ojs._arm_defaults();
+    perform ojs._arm_job_rules();
     perform ojs._share_by(p_queue, v_given -> 'tenant_fairness') where v_given ? 'tenant_fairness';
     perform ojs._bound_queue(p_queue, v_queue.config) where v_given ?| '{max_size,backpressure}';
     v_queue.config := ojs._whole_config(p_queue, v_queue.config);
@@ -67,14 +66,13 @@ another name of max_depth.
 p_new: fail with duplicate if the queue has a configuration; of several such calls at once one
 succeeds.
 Raises unsupported for members that this server does not honour, and for a longer retention;
-invalid_request for unknown ones; validation_error; duplicate; backend_unavailable while a
-transaction that uses jobs stays open; with tenant_fairness, conflict in a transaction that has
-fetched jobs. Waits for a session that configures queues.';
+invalid_request for unknown ones; validation_error; duplicate; with tenant_fairness, conflict in a
+transaction that has fetched jobs. Waits for a session that configures queues. An open transaction
+that has enqueued does not make it wait.';
 
 -- Removes the configuration of an empty queue.
--- Locks ojs.queue against other sessions that configure, and ojs.job for a moment when defaults are
--- removed.
--- Writes ojs.queue, queue_weight; makes and drops the trigger job_defaults.
+-- Locks ojs.queue against other sessions that configure; ojs.lane.
+-- Writes ojs.queue, queue_weight; drops ojs._job_rules if no other rule needs it.
 create or replace function ojs.delete_queue(p_queue text, p_strategy text default 'reject') returns ojs.queue
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -100,7 +98,7 @@ begin
     perform ojs.resume(p_queue);
     perform ojs.limit_concurrency(null, null, p_queue)
     where exists (select from ojs.rule r where r.tenant_id = '' and r.queue = p_queue);
-    perform ojs._arm_defaults();
+    perform ojs._arm_job_rules();
     perform ojs._share_by(p_queue, null), ojs._bound_queue(p_queue, '{}');
     return v_queue;
 end;
@@ -111,7 +109,7 @@ Returns the configuration as it was; nulls if there was none. Three things stay:
 ended; the numbers, so that a queue that ever had a job is still listed in ojs.queue_stats; limits
 and pauses of single tenants in the queue. The next job makes the queue anew.
 p_strategy: reject: refuses with conflict while jobs of the queue have not ended.
-Raises conflict, not_found, unsupported, invalid_request, backend_unavailable.';
+Raises conflict, not_found, unsupported, invalid_request.';
 
 create or replace function ojs._check_queue_config(p_config jsonb) returns void
 language plpgsql
@@ -229,50 +227,3 @@ comment on function ojs._alone_with_queues() is
 'Waits until no other session configures queues, and keeps them out until the transaction ends. The
 functions called after it read all queues, so they have to see what the session before has
 written. Pausing a queue does not wait.';
-
-create or replace function ojs._arm_defaults() returns void
-language plpgsql
-as $$
-declare
-    v_queues text[] := array(
-        select q.queue from ojs.queue q where q.config ?| array['visibility_timeout', 'default_timeout', 'default_retry'] order by 1);
-begin
-    perform ojs._arm('job_defaults', nullif(concat_ws(' or ',
-        case when (select s.default_retry is not null from ojs.settings s) then 'new.retry is null' end,
-        case when v_queues <> '{}' then format('new.queue = any (%L::text[])', v_queues) end), ''));
-end;
-$$;
-comment on function ojs._arm_defaults() is
-'Makes the trigger ojs._job_defaults fire for new jobs that may get a default: jobs of queues that
-have defaults, and, if the deployment has a default_retry, jobs without a retry policy.';
-
-create or replace function ojs._arm(p_trigger text, p_when text) returns void
-language plpgsql set lock_timeout = '200ms'
-as $$
-declare
-    v_now text := (
-        select coalesce(obj_description(t.oid, 'pg_trigger'), '') from pg_trigger t
-        where t.tgrelid = 'ojs.job'::regclass and t.tgname = p_trigger);
-begin
-    if v_now is not distinct from p_when then
-        return;
-    end if;
-    -- All sessions that use jobs would queue up behind this lock while it waits for a long
-    -- transaction.
-    if ojs._held_long(array(select i.inhrelid from pg_inherits i where i.inhparent = 'ojs.job'::regclass) || 'ojs.job'::regclass::oid) then
-        perform ojs._raise('OJ503', 'a transaction that stays open holds on to the table of jobs');
-    end if;
-    if v_now is not null then
-        execute format('drop trigger %I on ojs.job', p_trigger);
-    end if;
-    if p_when is not null then
-        execute format('create trigger %I before insert on ojs.job for each row when (%s) execute function ojs.%I()',
-            p_trigger, p_when, '_' || p_trigger);
-        execute format('comment on trigger %I on ojs.job is %L', p_trigger, p_when);
-    end if;
-end;
-$$;
-comment on function ojs._arm(text, text) is
-'Makes a trigger on ojs.job with this condition, or drops it (p_when null). The trigger function
-has the trigger''s name after an underscore. Locks ojs.job for a moment if the condition changes.
-Only after ojs._alone_with_queues.';

@@ -1,5 +1,4 @@
--- Defaults of new jobs: by a trigger that exists only where defaults are configured
--- (ojs._arm_defaults).
+-- Defaults of new jobs, from their queue or the deployment. enqueue/job_ruled.sql fills them in.
 
 comment on type ojs._defaults is
 'The attributes of a job that may have a default from its queue or the deployment.';
@@ -25,33 +24,9 @@ comment on function ojs._defaulted(text, ojs._defaults) is
 'Fills in attributes that a new job has not set, from its queue or else from the deployment. A job
 without a retry policy and with max_attempts 3 counts as one that has not set max_attempts.';
 
-create or replace function ojs._has_defaults() returns boolean
-language plpgsql stable
-as $$
-begin
-    return exists (select from pg_trigger t where t.tgrelid = 'ojs.job'::regclass and t.tgname = 'job_defaults');
-end;
-$$;
-comment on function ojs._has_defaults() is
-'Whether any queue or the deployment has defaults for new jobs.';
-
-create or replace function ojs._job_defaults() returns trigger
-language plpgsql set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_has ojs._defaults;
-begin
-    -- A dead letter that moves back from ojs.dead_job is inserted, too, but is not a new job.
-    if new.state <> 'discarded' then
-        v_has := ojs._defaulted(new.queue, row(new.max_attempts, new.retry, new.timeout_ms, new.visibility_timeout_ms));
-        new.max_attempts := v_has.max_attempts;
-        new.retry := v_has.retry;
-        new.timeout_ms := v_has.timeout_ms;
-        new.visibility_timeout_ms := v_has.visibility_timeout_ms;
-    end if;
-    return new;
-end;
-$$;
-comment on function ojs._job_defaults() is
-'Trigger: fills in attributes that a new job has not set, from its queue or else from the
-deployment.';
+create or replace function ojs._gives(p_config jsonb) returns boolean
+language sql immutable
+as $$ select p_config ?| '{visibility_timeout,default_timeout,default_retry}' $$;
+comment on function ojs._gives(jsonb) is
+'Returns whether the configuration of a queue has defaults for new jobs. Becomes part of the query
+that asks.';

@@ -63,9 +63,8 @@ $$;
 comment on function ojs._map_tenant_role(text, name) is 'Maps a login role to its tenant.';
 
 -- Changes settings of the deployment.
--- Locks the row of settings, and what ojs._alone_with_queues locks; ojs.lane for p_tenant_fairness,
--- ojs.job for a moment for triggers.
--- Writes settings; the trigger job_defaults or job_barred; with p_tenant_fairness, tenant and what
+-- Locks the row of settings, and what ojs._alone_with_queues locks; ojs.lane for p_tenant_fairness.
+-- Writes settings; makes or drops ojs._job_rules; with p_tenant_fairness, tenant and what
 -- ojs.configure_queue writes of it.
 create or replace function ojs.configure(
     p_default_tenant text default null, p_tenant_required boolean default null, p_retention interval default null,
@@ -116,7 +115,7 @@ begin
         perform pg_notify('ojs_wake', 'upkeep');
     end if;
     perform ojs._arm_barred() where p_unknown_tenants is not null;
-    perform ojs._arm_defaults() where v_retry is not null;
+    perform ojs._arm_job_rules() where v_retry is not null;
     perform ojs._share_by('', v_fairness) where v_fairness is not null;
     return v_settings;
 end;

@@ -1,6 +1,6 @@
 -- Tenants whose new jobs are refused: suspended tenants, and, if the deployment says so, tenants
--- that are not configured. A trigger on ojs.job exists only while there can be such a tenant. Jobs
--- that run or wait are not affected (ojs.pause stops them).
+-- that are not configured. enqueue/job_ruled.sql refuses their jobs. Jobs that run or wait are not
+-- affected (ojs.pause stops them).
 
 comment on table ojs.suspended is
 'Suspended tenants: their new jobs are refused. Changed by ojs.suspend_tenant and
@@ -10,9 +10,8 @@ comment on column ojs.suspended.at is 'Since when it is suspended.';
 comment on column ojs.suspended.reason is 'Why, in the words of the caller that suspended it.';
 
 -- Refuses a tenant's new jobs.
--- Locks ojs.queue against other sessions that configure, settings, and ojs.job for a moment when
--- the first tenant is suspended.
--- Writes suspended, tenant, settings, audit; makes the trigger job_barred.
+-- Locks ojs.queue against other sessions that configure, and settings.
+-- Writes suspended, tenant, settings, audit; makes ojs._job_rules.
 create or replace function ojs.suspend_tenant(p_tenant text, p_reason text default null) returns ojs.suspended
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -34,12 +33,12 @@ comment on function ojs.suspend_tenant(text, text) is
 'Refuses a tenant''s new jobs with TENANT_SUSPENDED from now on, and returns since when.
 However they are enqueued. Cron jobs that fire are recorded as skipped. Existing jobs and retries
 go on; ojs.pause stops dispatch. A tenant that is suspended again stays so since the first time.
+A transaction that is open now may have enqueued before; its jobs are accepted when it commits.
 p_reason: kept, and shown later.
-Raises invalid_request, and backend_unavailable while a transaction that uses jobs stays open.
-Waits for a session that configures queues.';
+Raises invalid_request. Waits for a session that configures queues.';
 
 -- Accepts a tenant's new jobs again.
--- Locks and writes what ojs.suspend_tenant does; drops the trigger.
+-- Locks and writes what ojs.suspend_tenant does; drops ojs._job_rules if no other rule needs it.
 create or replace function ojs.resume_tenant(p_tenant text) returns boolean
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -88,27 +87,12 @@ declare
     v_bars boolean := exists (select from ojs.suspended) or (select s.unknown_tenants = 'refuse' from ojs.settings s);
 begin
     update ojs.settings s set bars = v_bars where s.bars <> v_bars;
-    -- The condition names no tenant, because every role can read the conditions of triggers.
-    perform ojs._arm('job_barred', case when v_bars then 'new.state <> ''discarded''' end);
+    perform ojs._arm_job_rules();
 end;
 $$;
 comment on function ojs._arm_barred() is
-'Makes the trigger ojs._job_barred fire for new jobs while there can be tenants whose jobs are
-refused. Dead letters that move back from ojs.dead_job are not new jobs. Only after
+'Has new jobs checked while there can be tenants whose jobs are refused. Only after
 ojs._alone_with_queues.';
-
-create or replace function ojs._job_barred() returns trigger
-language plpgsql security definer set search_path = pg_catalog, pg_temp
-as $$
-begin
-    perform ojs._refuse(r) from ojs._barred(new.tenant_id, null) r where r is not null;
-    return new;
-end;
-$$;
-comment on function ojs._job_barred() is
-'Trigger: refuses a new job of a tenant that is suspended or not known, however the job is
-enqueued. Functions that enqueue several jobs have checked before, so that one refused job does
-not undo the other jobs.';
 
 create or replace function ojs._barred(p_tenant text, p_n int) returns ojs.refusal
 language plpgsql stable

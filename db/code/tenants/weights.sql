@@ -5,8 +5,8 @@
 
 -- Sets a tenant's weight, everywhere or in a queue, its boost, and how high its jobs' priorities
 -- may be.
--- Waits for the decision under way, and locks ojs.lane until the end of the transaction; before
--- that ojs.queue, settings and job, if need be.
+-- For a weight or a boost, waits for the decision under way, and locks ojs.lane until the end of the
+-- transaction. With p_max_priority, locks ojs.queue and settings before that.
 -- Writes tenant, queue_weight, tenant_fairness and dispatch_state.
 create or replace function ojs.configure_tenant(
     p_tenant text, p_weight numeric default null, p_priority_boost int default null, p_max_priority int default null,
@@ -33,7 +33,13 @@ begin
         return v_old;
     end if;
     perform ojs._arm_max_priority(p_tenant, p_max_priority) where p_max_priority is not null;
-    perform ojs._stop_decisions();
+    -- Decisions read weights and boosts, and no max_priority.
+    if num_nonnulls(p_weight, p_priority_boost) > 0 then
+        perform ojs._stop_decisions();
+    else
+        -- Holders of the lane may wait for the tenant's row.
+        perform ojs._guard(false);
+    end if;
     select * into v_old from ojs.tenant t where t.tenant_id = p_tenant;
     insert into ojs.tenant as t (tenant_id, weight, priority_boost, max_priority, over_priority)
     values (p_tenant, p_weight, coalesce(p_priority_boost, 0), coalesce(p_max_priority, 100), coalesce(p_over_priority, 'refuse'))
@@ -42,7 +48,8 @@ begin
         max_priority = coalesce(p_max_priority, t.max_priority), over_priority = coalesce(p_over_priority, t.over_priority),
         created_at = coalesce(t.created_at, excluded.created_at)
     returning * into v_new;
-    if v_new.weight is distinct from v_old.weight or v_new.priority_boost <> coalesce(v_old.priority_boost, 0) then
+    if num_nonnulls(p_weight, p_priority_boost) > 0
+            and (v_new.weight is distinct from v_old.weight or v_new.priority_boost <> coalesce(v_old.priority_boost, 0)) then
         perform ojs._reweigh(v_new, v_new.priority_boost - coalesce(v_old.priority_boost, 0));
     end if;
     return v_new;
@@ -50,8 +57,8 @@ end;
 $$;
 comment on function ojs.configure_tenant(text, numeric, int, int, text, text) is
 'Sets a tenant''s weight, boost and highest priority, and returns its configuration.
-Weight and boost act on the whole backlog from the next dispatch on. Null leaves a setting as it
-is. Waits for the decision under way; with p_max_priority or p_queue, also for another session
+Weight and boost act on the whole backlog from the next dispatch on, and wait for the decision
+under way. Null leaves a setting as it is. With p_max_priority or p_queue, waits for another session
 that configures queues.
 p_weight: 0.000001 to 1000000, default 1.
 p_priority_boost: -100 to 100, default 0.
@@ -61,9 +68,8 @@ new.
 p_over_priority: refuse (default): with validation_error; clamp: the job gets max_priority.
 p_queue: p_weight is the tenant''s weight in this queue only, null removes it (ojs.queue_weight).
 The returned configuration does not show it.
-Raises validation_error, invalid_request, conflict in a transaction that has fetched jobs; for
-p_max_priority backend_unavailable while a transaction that uses jobs stays open; not_found for a
-weight to be removed that the queue does not have.';
+Raises validation_error, invalid_request; for a weight or a boost conflict in a transaction that has
+fetched jobs; not_found for a weight to be removed that the queue does not have.';
 
 -- Called for each tenant that joins, so it is one index lookup, in an index that is empty where
 -- neither a queue nor the deployment sets weights.
