@@ -9,8 +9,8 @@ as 'begin return new; end';
 -- +goose StatementBegin
 do $$
 begin
-    if exists (select from pg_trigger t where t.tgrelid = 'ojs.job'::regclass and t.tgname in ('job_barred', 'job_max_priority', 'job_defaults'))
-    then
+    if exists (select from pg_trigger t
+            where t.tgrelid = 'ojs.job'::regclass and t.tgname in ('job_barred', 'job_max_priority', 'job_defaults')) then
         create type ojs._job_rules as ();
         revoke all on type ojs._job_rules from public;
         comment on type ojs._job_rules is

@@ -90,7 +90,8 @@ func (d *DB) Probe(ctx context.Context) error {
 // simple protocol: one round trip, through any pooler.
 func askWrites(ctx context.Context, on interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-}) error {
+},
+) error {
 	var standby, readOnly bool
 	err := on.QueryRow(ctx, "select pg_is_in_recovery(), current_setting('transaction_read_only')::bool",
 		pgx.QueryExecModeSimpleProtocol).Scan(&standby, &readOnly)
