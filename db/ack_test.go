@@ -326,8 +326,9 @@ func TestLargeErrorsAreCut(t *testing.T) {
 		`"message": "` + strings.Repeat("é", 1<<16) + `", "backtrace": 5, "retryable": null`,
 	} {
 		for call, of := range map[string]string{
-			"nack":   "select (errors -> 0)::text from ojs.nack($1, $2::text::jsonb)",
-			"settle": "select (errors -> 0)::text from ojs.settle(jsonb_build_array(jsonb_build_object('id', $1::uuid, 'error', $2::text::jsonb)))",
+			"nack": "select (errors -> 0)::text from ojs.nack($1, $2::text::jsonb)",
+			"settle": "select (errors -> 0)::text from ojs.settle(jsonb_build_array(jsonb_build_object('id', $1::uuid, 'error', " +
+				"$2::text::jsonb)))",
 		} {
 			held := jobWith(t, d, `{"non_retryable_errors": ["Fatal"]}`)
 			raw := one[string](t, d.Service(), of, held.ID, `{"code": "C", "type": "Fatal", `+failure+`}`)

@@ -76,7 +76,10 @@ func TestTheScriptSaysWhatItTakes(t *testing.T) {
 		t.Fatal(err)
 	}
 	head, _, _ := strings.Cut(string(text), "\ndo $$")
-	for _, want := range []string{"READ THIS FIRST", "ojs-pg's own", "pg_advisory_*", "lo_*", "pg_logical_emit_message", "TEMP", "CREATE on schema public"} {
+	for _, want := range []string{
+		"READ THIS FIRST", "ojs-pg's own", "pg_advisory_*", "lo_*", "pg_logical_emit_message", "TEMP",
+		"CREATE on schema public",
+	} {
 		if !strings.Contains(head, want) {
 			t.Errorf("its head lacks %q", want)
 		}

@@ -640,7 +640,8 @@ func TestDoctorNamesAnAbandonedSlot(t *testing.T) {
 		exec(t, conn, "select pg_logical_emit_message(false, 'x', repeat('x', 16000000))")
 	}
 	exec(t, conn, "checkpoint")
-	if got := found(); len(got) != 1 || !strings.Contains(got[0], "slot gone, which keeps 1") || !strings.Contains(got[0], "pg_drop_replication_slot('gone')") {
+	if got := found(); len(got) != 1 || !strings.Contains(got[0], "slot gone, which keeps 1") || !strings.Contains(got[0],
+		"pg_drop_replication_slot('gone')") {
 		t.Errorf("the doctor says %q", got)
 	}
 	exec(t, conn, "select pg_drop_replication_slot('gone')")

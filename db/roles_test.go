@@ -71,7 +71,8 @@ func TestProducersEnqueueAndStopNothing(t *testing.T) {
 		t.Errorf("a producer sees the jobs %q", got)
 	}
 	for _, reads := range []string{
-		"ojs.overview", "ojs.overview_by_queue", "ojs.tenant_stats", "ojs.queue_stats", "ojs.shard_stats", "ojs.results", "ojs.workers", "ojs.crons",
+		"ojs.overview", "ojs.overview_by_queue", "ojs.tenant_stats", "ojs.queue_stats", "ojs.shard_stats", "ojs.results",
+		"ojs.workers", "ojs.crons",
 		"ojs.cron_runs",
 		"ojs.limits", "ojs.refusals", "ojs.rule_stats", "ojs.events()", "ojs.dead_letters()", "ojs.help()",
 		"ojs.job_info('" + id + "')", "ojs.explain('" + id + "')", "ojs.job_status('" + id + "')",

@@ -832,7 +832,7 @@ begin
     perform ojs._rule_changed(p_rule.tenant_id, p_rule.queue), ojs._notify(array(select distinct w.queue from ojs.waiter w));
     -- A tenant whose own login is its only worker takes no decision. Without this, a new limit would
     -- allow the login no job until the clock wakes by itself, up to 10 seconds later.
-    perform pg_notify('ojs_wake', s.token) from ojs.sleeper s where p_rule.most is not null and s.expires_at > ojs.now();
+    perform ojs._wake(s.token) from ojs.sleeper s where p_rule.most is not null and s.expires_at > ojs.now();
 end;
 $$;
 
@@ -1996,7 +1996,7 @@ begin
     where w.tenant_id = p_known.tenant_id and w.worker_id = p_known.worker_id
     returning * into v_worker;
     if p_known.resting and not v_worker.resting then
-        perform pg_notify('ojs_wake', 'awake');
+        perform ojs._wake('awake');
     end if;
     return v_worker;
 end;
@@ -3491,7 +3491,7 @@ CREATE FUNCTION ojs._direct(p_workers ojs.worker[], p_directive ojs.worker_state
     LANGUAGE sql
     AS $$
     -- Workers that rested may be waiting in a FETCH, at any server.
-    select pg_notify('ojs_wake', 'awake') where p_directive = 'running';
+    select ojs._wake('awake') where p_directive = 'running';
     update ojs.worker w
     set directive = case when p_directive <> 'running' or w.state <> 'running' then p_directive end
     from unnest(p_workers) k where w.tenant_id = k.tenant_id and w.worker_id = k.worker_id
@@ -3721,6 +3721,43 @@ CREATE FUNCTION ojs._doctor_roles() RETURNS SETOF ojs.finding
         format('grant pg_read_all_stats to %I', session_user), 'long-transaction.md'
     where not pg_has_role(session_user, 'pg_read_all_stats', 'usage')
 $$;
+
+CREATE FUNCTION ojs._doctor_server() RETURNS SETOF ojs.finding
+    LANGUAGE plpgsql STABLE
+    AS $_$
+declare
+    v_usage float8 := pg_notification_queue_usage();
+    -- Locks that are not fastpath, which alone take up the table.
+    v_locks bigint := (select count(*) from pg_catalog.pg_locks l where not l.fastpath);
+    v_room  bigint := current_setting('max_locks_per_transaction')::bigint
+        * (current_setting('max_connections')::int + current_setting('max_prepared_transactions')::int);
+    v_pids  int[];
+begin
+    if v_usage > 0.5 then
+        v_pids := array(select a.pid from pg_stat_get_activity(null) a
+            where a.pid <> pg_backend_pid() and (a.xact_start is not null or a.backend_xmin is not null) and a.usesysid is not null
+            order by a.xact_start nulls last, a.pid limit 3);
+        return next ('error', 'server', format('PostgreSQL''s NOTIFY queue is %s %% full: commits notify no server, which look every 2 '
+                || 'seconds instead. A session that listens keeps it while its transaction is open. The oldest transactions: %s.',
+                round(100 * v_usage), coalesce(nullif(array_to_string(array(select ojs._named_session(p) from unnest(v_pids) p), '; '), ''),
+                'not visible to this role')),
+            coalesce(format('If it has run LISTEN: select pg_terminate_backend(%s)', v_pids[1]),
+                format('grant pg_read_all_stats to %I, and look again.', session_user)), 'locks-or-notify-full.md')::ojs.finding;
+    end if;
+    if v_locks > 0.8 * v_room then
+        v_pids := array(select l.pid from pg_catalog.pg_locks l where not l.fastpath and l.pid is distinct from pg_backend_pid()
+            group by l.pid order by count(*) desc, l.pid limit 3);
+        return next ('error', 'server', format('PostgreSQL''s lock table is nearly full: %s locks, and it is made for %s. When it is full, '
+                || 'all tenants'' calls fail (SQLSTATE 53200). Most locks are held by %s.', v_locks, v_room,
+                array_to_string(array(select format('%s: %s', ojs._named_session(p.pid),
+                    (select count(*) from pg_catalog.pg_locks l where not l.fastpath and l.pid is not distinct from p.pid))
+                    from unnest(v_pids) p(pid)), '; ')),
+            coalesce(format('select pg_terminate_backend(%1$s). If that fails for lack of locks, on PostgreSQL''s machine: kill -TERM %1$s',
+                v_pids[1]),
+                'commit prepared or rollback prepared: select * from pg_prepared_xacts'), 'locks-or-notify-full.md')::ojs.finding;
+    end if;
+end;
+$_$;
 
 CREATE FUNCTION ojs._doctor_settings(p_max_conns integer, p_servers integer) RETURNS SETOF ojs.finding
     LANGUAGE sql STABLE
@@ -8172,6 +8209,27 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._named_session(p_pid integer) RETURNS text
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+    v_session record;
+    v_role    text;
+begin
+    select a.usesysid, a.application_name, a.backend_start, a.xact_start into v_session
+    from pg_stat_get_activity(p_pid) a where a.pid = p_pid;
+    begin
+        v_role := pg_get_userbyid(v_session.usesysid);
+    exception when out_of_memory then
+        v_role := 'with oid ' || v_session.usesysid;
+    end;
+    return case when p_pid is null then 'prepared transactions' else format('process %s (%s)', p_pid, concat_ws(', ', 'role ' || v_role,
+        'application ' || quote_literal(nullif(v_session.application_name, '')),
+        'in a transaction since ' || date_trunc('second', v_session.xact_start),
+        case when v_session.xact_start is null then 'connected since ' || date_trunc('second', v_session.backend_start) end)) end;
+end;
+$$;
+
 CREATE FUNCTION ojs._nearly(p_given json, p_path text, p_known text[], p_aliases jsonb) RETURNS ojs.violation
     LANGUAGE sql IMMUTABLE
     AS $$
@@ -8502,11 +8560,15 @@ CREATE FUNCTION ojs._notify(p_queues text[]) RETURNS void
 declare
     v_token text;
 begin
-    for v_token in select w.token from ojs.waiter w where w.queue = any (p_queues) and w.expires_at > ojs.now() and ojs._notifies() loop
-        perform pg_notify('ojs_wake', v_token);
+    for v_token in select w.token from ojs.waiter w where w.queue = any (p_queues) and w.expires_at > ojs.now() loop
+        perform ojs._wake(v_token);
     end loop;
 end;
 $$;
+
+CREATE FUNCTION ojs._notify_full() RETURNS boolean
+    LANGUAGE sql
+    AS $$ select pg_notification_queue_usage() > 0.5 $$;
 
 CREATE FUNCTION ojs._notify_room(p_tenants text[], p_queues text[], p_pools integer[]) RETURNS void
     LANGUAGE plpgsql
@@ -11596,7 +11658,7 @@ begin
             where q.tenant_id = p_tenant and q.resource = p_resource
         )
         update ojs.quota q set missing = g.missing from granted g where q.tenant_id = p_tenant and q.resource = p_resource;
-        perform pg_notify('ojs_wake', 'upkeep');
+        perform ojs._wake('upkeep');
     end if;
 end;
 $$;
@@ -12973,9 +13035,8 @@ declare
     v_now   timestamptz := ojs.now();
     v_token text;
 begin
-    for v_token in select s.token from ojs.sleeper s
-        where s.expires_at > v_now and new.due_at < v_now + s.stride and ojs._notifies() loop
-        perform pg_notify('ojs_wake', v_token);
+    for v_token in select s.token from ojs.sleeper s where s.expires_at > v_now and new.due_at < v_now + s.stride loop
+        perform ojs._wake(v_token);
     end loop;
     return new;
 end;
@@ -13442,9 +13503,13 @@ CREATE FUNCTION ojs._waits_sum(p_waits bigint[], p_more bigint[], p_less bigint[
         from unnest(p_waits, p_more, p_less) with ordinality u(n, more, less, class) order by u.class), '{}')
 $$;
 
+CREATE FUNCTION ojs._wake(p_token text) RETURNS void
+    LANGUAGE sql
+    AS $$ select case when ojs._notifies() and not ojs._notify_full() then pg_notify('ojs_wake', p_token) end $$;
+
 CREATE FUNCTION ojs._wake_clocks() RETURNS void
     LANGUAGE sql
-    AS $$ select pg_notify('ojs_wake', s.token) from ojs.sleeper s where s.expires_at > ojs.now() $$;
+    AS $$ select ojs._wake(s.token) from ojs.sleeper s where s.expires_at > ojs.now() $$;
 
 CREATE FUNCTION ojs._wanted(p_jobs integer, p_state ojs.job_state, p_bytes bigint, p_new boolean) RETURNS double precision[]
     LANGUAGE sql IMMUTABLE
@@ -14063,7 +14128,7 @@ begin
     if p_retention is not null then
         -- Servers sleep for up to a minute between calls of ojs.upkeep; a new retention acts at
         -- once.
-        perform pg_notify('ojs_wake', 'upkeep');
+        perform ojs._wake('upkeep');
     end if;
     perform ojs._arm_barred() where p_unknown_tenants is not null;
     perform ojs._arm_job_rules() where v_retry is not null;
@@ -14498,11 +14563,12 @@ begin
     end if;
     if not exists (select from pg_roles where rolname = p_role) then
         -- Without these bounds one tenant could take all connections, keep processors busy with a
-        -- query whose result is not read, or keep vacuum from all tables with a forgotten
-        -- transaction.
+        -- query whose result is not read, keep vacuum from all tables with a forgotten
+        -- transaction, or keep locks of a session that is forgotten.
         execute format('create role %I login connection limit %s', p_role, coalesce(p_connections, 20));
         execute format('alter role %I set statement_timeout = %L', p_role, '30s');
         execute format('alter role %I set idle_in_transaction_session_timeout = %L', p_role, '5min');
+        execute format('alter role %I set idle_session_timeout = %L', p_role, '15min');
     elsif exists (select from pg_roles where rolname = p_role and (rolsuper or rolbypassrls))
             or exists (select from unnest('{ojs_owner,ojs_service,ojs_operator,ojs_producer,ojs_worker}'::name[]) g
                 where pg_has_role(p_role, g, 'member')) then
@@ -14910,33 +14976,39 @@ CREATE FUNCTION ojs.doctor(p_max_conns integer DEFAULT NULL::integer, p_servers 
     LANGUAGE plpgsql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
+declare
+    -- First: the other checks may fail for what it finds.
+    v_found ojs.finding[] := array(select f from ojs._doctor_server() f);
 begin
-    -- If a group is missing, as after a restore, asking for its members is an error. So report only
-    -- that.
-    if exists (select from unnest('{ojs_owner,ojs_service,ojs_operator,ojs_producer,ojs_worker,ojs_tenant}'::text[]) g
-            where to_regrole(g) is null) then
-        return query select * from ojs._doctor_privileges();
-        return;
-    end if;
-    return query
-    select f.* from (
-        select * from ojs._doctor_settings(p_max_conns, p_servers)
-        union all
-        select * from ojs._doctor_roles()
-        union all
-        select * from ojs._doctor_privileges()
-        union all
-        select * from ojs._doctor_clock()
-        union all
-        select * from ojs._doctor_transactions()
-        union all
-        select * from ojs._doctor_tables()
-        union all
-        select * from ojs._doctor_work()
-        union all
-        select * from ojs._doctor_failures()
-    ) f
-    order by f.severity desc, f.topic, f.finding;
+    begin
+        -- If a group is missing, as after a restore, asking for its members is an error. So report
+        -- only that.
+        if exists (select from unnest('{ojs_owner,ojs_service,ojs_operator,ojs_producer,ojs_worker,ojs_tenant}'::text[]) g
+                where to_regrole(g) is null) then
+            v_found := v_found || array(select f from ojs._doctor_privileges() f);
+        else
+            v_found := v_found || array(
+                select f from ojs._doctor_settings(p_max_conns, p_servers) f
+                union all
+                select f from ojs._doctor_roles() f
+                union all
+                select f from ojs._doctor_privileges() f
+                union all
+                select f from ojs._doctor_clock() f
+                union all
+                select f from ojs._doctor_transactions() f
+                union all
+                select f from ojs._doctor_tables() f
+                union all
+                select f from ojs._doctor_work() f
+                union all
+                select f from ojs._doctor_failures() f);
+        end if;
+    exception when out_of_memory then
+        v_found := v_found || row('error', 'server', format('The other checks could not be made: %s.', sqlerrm),
+            'End the session that holds most locks, and look again.', 'locks-or-notify-full.md')::ojs.finding;
+    end;
+    return query select f.* from unnest(v_found) f order by f.severity desc, f.topic, f.finding;
 end;
 $$;
 
@@ -16483,7 +16555,7 @@ CREATE FUNCTION ojs.resume_dispatch() RETURNS ojs.dispatch
     AS $$
 begin
     update ojs.settings s set held_at = null;
-    perform ojs._notify(array(select distinct w.queue from ojs.waiter w)), pg_notify('ojs_wake', 'duty');
+    perform ojs._notify(array(select distinct w.queue from ojs.waiter w)), ojs._wake('duty');
     return (select d from ojs.dispatch d);
 end;
 $$;
@@ -16768,7 +16840,7 @@ begin
     update ojs.duty d set holder = null, backend = null, session = null, since = ojs.now(), expires_at = '-infinity'
     where d.holder = p_token;
     if found then
-        perform pg_notify('ojs_wake', 'duty');
+        perform ojs._wake('duty');
     end if;
     return found;
 end;
@@ -16906,7 +16978,9 @@ begin
     perform ojs._forget(v_now);
 
     v_result.next_in_ms := case when greatest(v_timers.o_taken, v_leases.o_looked) < p_limit and v_known then
+        -- With the NOTIFY queue more than half full, no commit wakes a clock that sleeps.
         least(nullif(p_stride_ms, 0), v_result.next_in_ms, case when v_busy or v_more then 100 end,
+            case when p_stride_ms > 0 and ojs._notify_full() then 1000 end,
             case when not v_rested or v_result.rolled_up > 0 then 2000 end, ojs._next_look_ms(v_mark, v_now)) else 0 end;
     return v_result;
 end;

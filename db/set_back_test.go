@@ -103,12 +103,17 @@ func TestCronAfterTheClockWasSetBack(t *testing.T) {
 	rollback(t, tx)
 	d.SetNow(back.Add(time.Second))
 	tick(t, service, 1000)
-	got := lines(t, d.Pool, "select name, upcoming = '{}', look_at <= ojs.now() + interval '5 seconds', anchor_at <= ojs.now() from ojs.cron where enabled order by name")
-	if want := []string{"later true true true", "locked true true true", "new true true true", "planned true true true"}; !slices.Equal(got, want) {
+	got := lines(t, d.Pool, "select name, upcoming = '{}', look_at <= ojs.now() + interval '5 seconds', anchor_at <= ojs.now() from "+
+		"ojs.cron where enabled order by name")
+	if want := []string{
+		"later true true true", "locked true true true", "new true true true",
+		"planned true true true",
+	}; !slices.Equal(got, want) {
 		t.Errorf("after the clock was set back: %q, want %q", got, want)
 	}
 	if got := list[string](t, d.Pool, `
-		select name from ojs.unplanned_crons() u join ojs.cron c on c.id = u.id where u.after_at = ojs.now() order by name`); !slices.Equal(got, []string{"later", "locked", "new", "planned"}) {
+		select name from ojs.unplanned_crons() u join ojs.cron c on c.id = u.id where u.after_at = ojs.now() order by
+			name`); !slices.Equal(got, []string{"later", "locked", "new", "planned"}) {
 		t.Errorf("planned from now on: %q", got)
 	}
 	// From here on all is as ever: a tick plans nothing anew, and the cron job fires.
@@ -140,7 +145,8 @@ func TestMeasuringAfterTheClockWasSetBack(t *testing.T) {
 	}
 	exec(t, service, "select ojs.enqueue('a', p_tenant => 'acme', p_scheduled_at => ojs.now() + interval '1 second')")
 	exec(t, d.Pool, `
-		insert into ojs.upkeep_task (task, last_step, last_at, not_before) values ('cut', 'not yet', ojs.now(), ojs.now() + interval '1 hour')
+		insert into ojs.upkeep_task (task, last_step, last_at, not_before) values ('cut', 'not yet', ojs.now(), ojs.now()
+			+ interval '1 hour')
 		on conflict (task) do update set not_before = excluded.not_before`)
 	d.SetNow(noon.Add(2*time.Hour + time.Second))
 	tick(t, service, 1000)

@@ -161,7 +161,8 @@ func TestServersApplyAFileAtTheSameTime(t *testing.T) {
 	}
 }
 
-// lower and upper map letters by the database's locale: in a Turkish one, lower('I') is 'ı', and a misspelt name or a privilege is not recognized.
+// lower and upper map letters by the database's locale: in a Turkish one, lower('I') is 'ı', and a misspelt name or a
+// privilege is not recognized.
 func TestLetterCaseHasACollation(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -172,7 +173,10 @@ func TestLetterCaseHasACollation(t *testing.T) {
 		{`select lower(f(x) collate "C") || initcap(f(y))`, []string{"initcap(f(y))"}},
 		{"-- lower(x)\nselect a.lower, lower_inf(r)", nil},
 		{"select x ~* 'i', y !~* 'i' collate \"C\", z ilike 'i'", []string{"~* 'i'", "ilike 'i'"}},
-		{"select x ~ '(?i)id', regexp_replace(x, 'i', '', 'gi'), regexp_replace(x, 'i', '', 'g')", []string{"regexp_replace(x, 'i', '', 'gi')", "(?i)"}},
+		{
+			"select x ~ '(?i)id', regexp_replace(x, 'i', '', 'gi'), regexp_replace(x, 'i', '', 'g')",
+			[]string{"regexp_replace(x, 'i', '', 'gi')", "(?i)"},
+		},
 	} {
 		if got := withoutCollation(c.sql); !slices.Equal(got, c.want) {
 			t.Errorf("%s: found %q, want %q", c.sql, got, c.want)

@@ -357,7 +357,8 @@ func TestUpkeepNotesItsErrors(t *testing.T) {
 			t.Errorf("after %d failures the doctor says %q", i-1, got)
 		}
 		keepUp(t, d)
-		if got := lines(t, d.Operator(), "select last_step, failures from ojs.upkeep_status where task = 'cut'"); got[0] != fmt.Sprint(failed, " ", i) {
+		if got := lines(t, d.Operator(),
+			"select last_step, failures from ojs.upkeep_status where task = 'cut'"); got[0] != fmt.Sprint(failed, " ", i) {
 			t.Errorf("the cut is noted as %q, want failure %d", got, i)
 		}
 		now = now.Add(5 * time.Minute)

@@ -186,7 +186,8 @@ func TestNothingIsNotifiedIntoAFullQueue(t *testing.T) {
 		return one[int](t, e.service, "select next_in_ms from ojs.tick(p_token => 'clock', p_stride_ms => 10000)")
 	}
 	// 80 kB of 8 GB stand for half.
-	exec(t, e.d.Pool, "create or replace function ojs._notify_full() returns boolean language sql as 'select pg_notification_queue_usage() > 1e-5'")
+	exec(t, e.d.Pool, "create or replace function ojs._notify_full() returns boolean language sql as 'select "+
+		"pg_notification_queue_usage() > 1e-5'")
 	busy := connect(t, e.d.URL)
 	exec(t, busy, "listen mine")
 	exec(t, busy, "begin")
@@ -221,7 +222,8 @@ func TestOneFunctionNotifies(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	if got := lines(t, d.Pool, `
-		select proname from pg_proc where pronamespace = 'ojs'::regnamespace and prosrc ~* 'pg_notify *\(|\mnotify +[a-z"]+ *[,;]'`); !slices.Equal(
+		select proname from pg_proc where pronamespace = 'ojs'::regnamespace and prosrc ~* 'pg_notify *\(|\mnotify +[a-z"]+
+			*[,;]'`); !slices.Equal(
 		got, []string{"_wake"}) {
 		t.Errorf("%v notify", got)
 	}
@@ -266,12 +268,18 @@ func TestTwoPhaseCommitWhileWorkersWait(t *testing.T) {
 		{"enqueue", "", "select from ojs.enqueue('a', p_tenant => 'acme')"},
 		{"enqueue with options", "", "select from ojs.enqueue('a', p_tags => '{x}', p_tenant => 'acme')"},
 		{"enqueue later", "", "select from ojs.enqueue('a', p_scheduled_at => ojs.now() + interval '1 second', p_tenant => 'acme')"},
-		{"enqueue with a deadline", "", "select from ojs.enqueue('a', p_expires_at => ojs.now() + interval '1 second', p_tenant => 'acme')"},
+		{
+			"enqueue with a deadline", "",
+			"select from ojs.enqueue('a', p_expires_at => ojs.now() + interval '1 second', p_tenant => 'acme')",
+		},
 		{"enqueue many", "", `select from ojs.enqueue_many('[{"type": "a"}, {"type": "b"}]', p_tenant => 'acme')`},
 		{"enqueue once", "", `select from ojs.enqueue_once('k', '[{"type": "a"}]', p_tenant => 'acme')`},
 		{"insert", "", "insert into ojs.jobs (type, tenant_id) values ('a', 'acme')"},
 		{"insert two", "", "insert into ojs.jobs (type, tenant_id) values ('a', 'acme'), ('b', 'acme')"},
-		{"activate", "select from ojs.enqueue('p', p_pending => true)", "select from ojs.activate((select id from ojs.jobs where state = 'pending'))"},
+		{
+			"activate", "select from ojs.enqueue('p', p_pending => true)",
+			"select from ojs.activate((select id from ojs.jobs where state = 'pending'))",
+		},
 		{"fail", "select from ojs.enqueue('f')", `
 			select ojs.nack(id, '{"message": "again"}', p_lease => lease) from ojs.fetch('{default}', 1)`},
 		{"requeue", "select from ojs.enqueue('r')", "select ojs.release(id, lease) from ojs.fetch('{default}', 1)"},
@@ -298,7 +306,8 @@ func TestTwoPhaseCommitWhileWorkersWait(t *testing.T) {
 			continue
 		}
 		exec(t, tx, "commit prepared 'tpc'")
-		if after := one[int](t, conn, "select ((select count(*) from ojs.journal) + (select count(*) from ojs.lease))::int"); after == before {
+		if after := one[int](t, conn,
+			"select ((select count(*) from ojs.journal) + (select count(*) from ojs.lease))::int"); after == before {
 			t.Errorf("%s has committed nothing", c.name)
 		}
 	}

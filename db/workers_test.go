@@ -836,10 +836,17 @@ func TestRegisteringAgainGivesBackTheJobsOfTheOldProcess(t *testing.T) {
 			} else {
 				register(c.new, nil)
 			}
-			got := lines(t, service, "select type, state, attempt, coalesce(jsonb_array_length(errors), 0), lease is null from ojs.job order by 1, 2, 3")
-			want := []string{"a available 1 1 true", "a available 1 1 true", "a available 1 1 true", "a active 1 0 false", "last discarded 1 1 true"}
+			got := lines(t, service,
+				"select type, state, attempt, coalesce(jsonb_array_length(errors), 0), lease is null from ojs.job order by 1, 2, 3")
+			want := []string{
+				"a available 1 1 true", "a available 1 1 true", "a available 1 1 true", "a active 1 0 false",
+				"last discarded 1 1 true",
+			}
 			if !c.back {
-				want = []string{"a active 1 0 false", "a active 1 0 false", "a active 1 0 false", "a active 1 0 false", "last active 1 0 false"}
+				want = []string{
+					"a active 1 0 false", "a active 1 0 false", "a active 1 0 false", "a active 1 0 false",
+					"last active 1 0 false",
+				}
 			}
 			if !slices.Equal(got, want) {
 				t.Errorf("after the registration %q, want %q", got, want)

@@ -56,7 +56,8 @@ func TestALoginThatFillsTheLockTableIsNamed(t *testing.T) {
 		return stdout.String()
 	}
 	// It may not even be let in.
-	if text := doctor(foundErrors); !strings.HasPrefix(text, "error: server: ") || !strings.Contains(text, "docs/runbooks/locks-or-notify-full.md") {
+	if text := doctor(foundErrors); !strings.HasPrefix(text, "error: server: ") || !strings.Contains(text,
+		"docs/runbooks/locks-or-notify-full.md") {
 		t.Errorf("ojs-pg doctor says\n%s", text)
 	}
 

@@ -61,7 +61,8 @@ func TestOneBadItemOfManyAcks(t *testing.T) {
 	}
 	a.do("POST", "/ojs/v1/workers/ack", `{"worker_id":"\u0000",`+good[1:]+`]}`).want(400)
 	a.do("POST", "/ojs/v1/jobs/"+ids[0]+"/ack", good+`]}`).want(400)
-	a.do("POST", "/ojs/v1/workers/ack", `{"job_id":"`+ids[0]+`","result":NaN}`).want(400).is(map[string]any{"error.details.field": "result"})
+	a.do("POST", "/ojs/v1/workers/ack",
+		`{"job_id":"`+ids[0]+`","result":NaN}`).want(400).is(map[string]any{"error.details.field": "result"})
 	a.inState("active", ids[0])
 	a.do("POST", "/ojs/v1/workers/ack", `{"jobs":[NaN,"\u0000",{"job_id":"no"},{"job_id":"\ud800"},{"job_id":"`+ids[0]+`","job_id":"x"},
 		{"job_id":"`+ids[0]+`"}]}`).want(200).is(map[string]any{
@@ -134,7 +135,10 @@ func TestOneBadIDOfAHeartbeat(t *testing.T) {
 		}
 	}
 	a.do("POST", "/ojs/v1/workers/heartbeat", `{"worker_id":"w1","active_jobs":["`+ids[0]+`"]}`).want(200).absent("jobs_refused")
-	for _, body := range []string{`["` + ids[0] + `" NaN]}`, `["` + ids[0] + `",]}`, `["` + ids[0] + `",NaN]`, `["x],"pid":1}`, `[],"pid":NaN}`} {
+	for _, body := range []string{
+		`["` + ids[0] + `" NaN]}`, `["` + ids[0] + `",]}`, `["` + ids[0] + `",NaN]`, `["x],"pid":1}`,
+		`[],"pid":NaN}`,
+	} {
 		a.do("POST", "/ojs/v1/workers/heartbeat", `{"worker_id":"w1","active_jobs":`+body).want(400)
 	}
 }
@@ -147,9 +151,11 @@ func TestOneBadItemOfAPartialBatch(t *testing.T) {
 		values[name] = value
 	}
 	for name, value := range values {
-		jobs := `"jobs":[{"type":"a","args":[]},{"type":"b","args":` + value + `},7,{"type":"Bad Type","args":[]},{"type":"c","args":["}]"]}]}`
+		jobs := `"jobs":[{"type":"a","args":[]},{"type":"b","args":` + value +
+			`},7,{"type":"Bad Type","args":[]},{"type":"c","args":["}]"]}]}`
 		r := a.do("POST", "/ojs/v1/jobs/batch", `{"atomicity":"partial",`+jobs).want(207).is(map[string]any{
-			"count": 2, "enqueued": 2, "failed": 3, "results.0.status": "created", "results.4.status": "created", "results.1.status": "failed",
+			"count": 2, "enqueued": 2, "failed": 3, "results.0.status": "created", "results.4.status": "created",
+			"results.1.status":              "failed",
 			"results.1.error.details.index": 1, "results.2.error.details.field": "jobs[2]", "results.3.error.details.field": "jobs[3].type",
 			"results.3.error.details.index": 3, "jobs.0.type": "a", "jobs.1.type": "c",
 		})

@@ -210,6 +210,16 @@ JobResult.error: The error of the latest failed attempt.
 ResultAnswer.error: The error of the latest failed attempt.
 error_ratio: How many times the part of failed attempts of others a tenant has when it is noisy.
 error_type: The type or the code of the error.
+Blocked.why: Why no job of the tenant in the queue can be handed out.
+blocked: Tenants whose available jobs cannot be handed out.
+findings: What is wrong, the worst first.
+worst: The severity of the first finding; null if nothing is wrong.
+Finding.advice: What to do.
+Finding.finding: What is wrong, in a sentence.
+Finding.runbook: The page of docs/runbooks about it; empty if there is none.
+Finding.severity: How bad it is; error, warning or note.
+Finding.topic: What the finding is about.
+jobs_refused: The ids whose leases are not extended, each with the reason; absent if there are none.
 errors: The jobs that were not changed.
 Job.errors: The errors of failed attempts, the oldest first; the latest 100 are kept.
 events: The events.

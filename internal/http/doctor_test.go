@@ -20,7 +20,8 @@ func TestDoctorOverHTTP(t *testing.T) {
 	r.sql("select ojs.hold_dispatch()")
 	// The test's PostgreSQL has fsync = off.
 	r.gives("GET /admin/doctor", "", 200, `{"worst": "error"}`)
-	if _, got := r.send("GET /admin/doctor", ""); !strings.Contains(got, "Dispatch is held since") || !strings.Contains(got, "after-restore.md") {
+	if _, got := r.send("GET /admin/doctor", ""); !strings.Contains(got, "Dispatch is held since") || !strings.Contains(got,
+		"after-restore.md") {
 		t.Errorf("it answers %s", got)
 	}
 	for _, path := range []string{"/admin/doctor", "/admin/blocked"} {

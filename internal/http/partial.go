@@ -44,7 +44,9 @@ func queuesOf(jobs []*dispatch.NewJob) []string {
 
 // readEach reads the envelopes of a batch, each by itself. An envelope that cannot be read, or that is
 // for a queue that the credential is not for, has an error in errs and no job.
-func readEach(c echo.Context, req *jsonbody.Object, items []jsonbody.Member) (sent []*jsonbody.Object, jobs []*dispatch.NewJob, errs []error) {
+func readEach(c echo.Context, req *jsonbody.Object, items []jsonbody.Member) (sent []*jsonbody.Object, jobs []*dispatch.NewJob,
+	errs []error,
+) {
 	header, headerName, now := requestTenant(c), scopeHeader(c), time.Now()
 	sent, jobs, errs = make([]*jsonbody.Object, len(items)), make([]*dispatch.NewJob, len(items)), make([]error, len(items))
 	for i := range items {

@@ -48,6 +48,7 @@ func (r *refusedTokens) note(log *slog.Logger, err error, now time.Time) {
 	if due {
 		// A token that is no JWT decides how long its error is.
 		text := err.Error()
-		log.Warn("a token is refused", "reason", string(reason), "tokens", tokens, "error", strings.ToValidUTF8(text[:min(len(text), 300)], ""))
+		log.Warn("a token is refused", "reason", string(reason), "tokens", tokens,
+			"error", strings.ToValidUTF8(text[:min(len(text), 300)], ""))
 	}
 }

@@ -303,6 +303,7 @@ func workerSchemas() map[string]named {
 			"resume", "quiet", "terminate")}),
 		"HeartbeatAnswer": made("Which leases are extended, and what the worker is to do.", and(object(pulse), props{
 			"acknowledged": boolean(), "state": state(), "jobs_extended": list(uuidText()),
+			"jobs_refused?": list(object(props{"index": whole64(), "status": whole64(), "error": ref("Problem"), "id?": text()})),
 		})),
 		"RegisterAnswer": made("What the worker is to do, and how often it has to send heartbeats.", and(object(pulse), props{
 			"ok": boolean(), "worker_id": text(), "state": state(), "visibility_timeout_default": whole64(),
@@ -683,6 +684,12 @@ func systemSchemas() map[string]named {
 		"EventList":  page("The latest events, the newest first.", "events", "Event", "EventPage"),
 		"AuditEntry": answer[sqlcgen.OjsAuditTrail]("A change of the configuration.", props{"old": free(), "new": free()}),
 		"AuditList":  page("A page of the audit trail, the latest change first.", "audit", "AuditEntry", "CursorPage"),
+		"Finding":    answer[sqlcgen.DoctorRow]("Something that is wrong, and what to do.", nil),
+		"DoctorAnswer": made("What is wrong, the worst first.", object(props{
+			"worst": nullable(text()), "findings": list(ref("Finding")),
+		})),
+		"Blocked":     answer[sqlcgen.BlockedTenantsRow]("A tenant whose available jobs in a queue cannot be handed out.", nil),
+		"BlockedList": page("A page of blocked tenants, those with most jobs first.", "blocked", "Blocked", "PartPage"),
 		"Stats": made("Numbers of queues, workers and jobs.", object(props{
 			"queues": whole64(), "workers": whole64(), "jobs": object(stats), "throughput": object(props{
 				"enqueued_per_minute": whole64(), "processed_per_minute": whole64(), "failed_per_minute": whole64(),
@@ -704,11 +711,12 @@ func systemSchemas() map[string]named {
 			"backend": ref("Backend"), "status": oneOf("ok", "degraded"),
 		}),
 		"Backend": answer[backendJSON]("The state of the database.", props{
-			"status":     oneOf("healthy", "unhealthy"),
+			"status":     oneOf("healthy", "degraded", "unhealthy"),
 			"latency_ms": whole64(),
 		}),
-		"Ready": made("Whether the server takes requests.", object(props{"status": oneOf("ready", "draining",
-			"database unavailable")})),
+		"Ready": made("Whether the server takes requests.", object(props{
+			"status": oneOf("ready", "draining", "database unavailable"), "reason?": text(),
+		})),
 		"Manifest": answer[manifestJSON]("What this server can do.", props{
 			"implementation": ref("Implementation"), "protocols": list(text()), "extensions": list(text()),
 		}),

@@ -84,7 +84,8 @@ func (s *Server) healthOf(status string, backend *backendJSON) healthJSON {
 func (s *Server) health(c echo.Context) error {
 	latency, why := s.ask(c.Request().Context())
 	if why != "" {
-		return c.JSON(http.StatusServiceUnavailable, s.healthOf("degraded", &backendJSON{Type: "postgres", Status: "unhealthy", Error: why}))
+		backend := &backendJSON{Type: "postgres", Status: "unhealthy", Error: why}
+		return c.JSON(http.StatusServiceUnavailable, s.healthOf("degraded", backend))
 	}
 	ms := latency.Milliseconds()
 	short, err := s.db.Shortage(c.Request().Context())

@@ -190,7 +190,8 @@ func refuseTimes(err error, claims *jwt.Claims, now time.Time) error {
 	case errors.Is(err, jwt.ErrNotValidYet):
 		return invalid(NotYetValid, "%w: it begins in %s by this server's clock", err, claims.NotBefore.Time().Sub(now).Round(time.Second))
 	case errors.Is(err, jwt.ErrIssuedInTheFuture):
-		return invalid(NotYetValid, "%w: it was issued in %s by this server's clock", err, claims.IssuedAt.Time().Sub(now).Round(time.Second))
+		return invalid(NotYetValid, "%w: it was issued in %s by this server's clock", err,
+			claims.IssuedAt.Time().Sub(now).Round(time.Second))
 	case errors.Is(err, jwt.ErrInvalidIssuer):
 		return invalid(WrongIssuer, "%w", err)
 	case errors.Is(err, jwt.ErrInvalidAudience):

@@ -165,13 +165,13 @@ func (l *Listener) connect(ctx context.Context) (conn *pgx.Conn, backend int32, 
 // and the registrations may be lost with the database that held them. So all queues are registered
 // again, and all subscriptions are woken to poll.
 func (l *Listener) connected(backend int32) {
-	l.tokens.connected(backend)
 	l.mu.Lock()
 	l.listening = true
 	for _, q := range l.queues {
 		q.stale = true
 	}
 	l.mu.Unlock()
+	l.tokens.connected(backend) // after listening is set: the functions that it calls may ask Notified
 	l.change()
 	l.wakeAll()
 }
