@@ -289,7 +289,7 @@ func TestExplainNamesWhatHoldsAJobBack(t *testing.T) {
 			"it is to be tried again", change + "state = 'retryable', attempt = 2, retry_at = now() + interval '1 hour' where id = " + last,
 			"retryable", "Attempt 2 failed: it is to be tried again at 20",
 		},
-		{"it is pending", change + "state = 'pending' where id = " + last, "pending", "waits until somebody activates it"},
+		{"it is pending", change + "state = 'pending' where id = " + last, "pending", "waits for a call of ojs.activate"},
 		{
 			"it runs", "select ojs.fetch('{q}', 30, 'w7'); select ojs.pause('q')", "active",
 			"It runs: worker w7 has it since .*, under a lease until",

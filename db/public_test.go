@@ -10,16 +10,16 @@ import (
 
 // Functions that the server and operators may call, in addition to those of tenants (tenantMay).
 var (
-	serviceMayCall  = strings.Fields("_key_owner drop_waiter note_refusals register_waiters " + staffMayCall)
+	serviceMayCall  = strings.Fields("_key_owner _notify_full drop_waiter note_refusals register_waiters " + staffMayCall)
 	operatorMayCall = strings.Fields("_map_tenant_role configure configure_dead_letters create_tenant_role cut_partition " +
 		"delete_replay_rule drop_finished rebuild set_replay_rule " + staffMayCall)
 )
 
 const staffMayCall = "_clock_lag _configured _counts_at _counts_since _detached_partitions " +
-	"_doctor_clock _doctor_failures _doctor_privileges _doctor_roles _doctor_settings _doctor_tables " +
+	"_doctor_clock _doctor_failures _doctor_privileges _doctor_roles _doctor_server _doctor_settings _doctor_tables " +
 	"_doctor_transactions _doctor_work _failing_types _first_expiry _first_measure _holders _id_time _is_replacement _iso_duration " +
 	"_lane_holders " +
-	"_lately _limit_json _pace _pace_from _pace_step _percentile " +
+	"_lately _limit_json _named_session _pace _pace_from _pace_step _percentile " +
 	"_pools_lately _tenant_gauges _unfit _wait_bounds _waiting_servers _waits_sum _whole_config " +
 	"configure_pool configure_pools configure_queue configure_tenant delete_pool delete_queue doctor enqueue_rows fetch_many " +
 	"cancel_many configure_limits configure_static configure_tier create_api_key deregister_tenant jobs_floor list_jobs " +

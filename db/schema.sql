@@ -3724,6 +3724,7 @@ $$;
 
 CREATE FUNCTION ojs._doctor_server() RETURNS SETOF ojs.finding
     LANGUAGE plpgsql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
     AS $_$
 declare
     v_usage float8 := pg_notification_queue_usage();
@@ -5384,7 +5385,7 @@ CREATE FUNCTION ojs._growing(p_at timestamp with time zone, p_now timestamp with
     -- p_now. Ten seconds or more after p_now, the clock was ahead and has been set back. Without
     -- this case the stripe would get no tokens until the clock has caught up. A refused enqueue
     -- writes nothing, so it cannot correct the mark; the next job that is accepted does.
-    select case when p_at < p_now + interval '10 seconds' then greatest(0, date_part('epoch', p_now - p_at)) else 1e12 end
+    select case when p_at - p_now < interval '10 seconds' then greatest(0, date_part('epoch', p_now - p_at)) else 1e12 end
 $$;
 
 CREATE FUNCTION ojs._grown(p_of ojs.allowance, p_nth integer, p_n integer, p_tokens double precision[], p_at timestamp with time zone, p_now timestamp with time zone) RETURNS double precision
@@ -8211,6 +8212,7 @@ $$;
 
 CREATE FUNCTION ojs._named_session(p_pid integer) RETURNS text
     LANGUAGE plpgsql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
     v_session record;
@@ -13405,7 +13407,7 @@ end;
 $$;
 
 CREATE FUNCTION ojs._used_at(p_at timestamp with time zone, p_now timestamp with time zone) RETURNS timestamp with time zone
-    LANGUAGE sql IMMUTABLE
+    LANGUAGE sql STABLE
     AS $$ select greatest(p_now, case when p_at < p_now + interval '10 seconds' then p_at end) $$;
 
 CREATE FUNCTION ojs._utc(p_at timestamp with time zone) RETURNS text
@@ -15615,7 +15617,7 @@ begin
     ) h(of_function, you_want, you_write)
     where h.of_function = p_function
     union all
-    select 'all parameters and errors', '\df+ ojs.' || p_function;
+    select 'all parameters and errors', E'\\df+ ojs.' || p_function;
 end;
 $_$;
 
@@ -16263,7 +16265,9 @@ CREATE FUNCTION ojs.rebuild() RETURNS void
 declare
     v_next xid8 := pg_snapshot_xmax(pg_current_snapshot());
 begin
-    perform ojs._fetched_nothing();
+    -- In a logical copy ojs.lease has transaction ids of another cluster, and the running
+    -- transaction may have one of them. It cannot have fetched: there FETCH is refused.
+    perform ojs._fetched_nothing() from ojs._folded() f where not ojs._copied(f);
     -- All limits are counted anew. A session that changes a limit is waited for before the lane is
     -- taken, while dispatch goes on.
     perform from ojs.rule r for update;
@@ -16823,7 +16827,7 @@ begin
             case when p_jobs then s.extra end
         from settled s cross join booked
         union all
-        select w.n, (w.refusal).sqlstate, (w.refusal).message, ojs._with_fault((w.refusal).detail, (w.refusal).message), (null::ojs.job).*
+        select w.n, (w.refusal).sqlstate, (w.refusal).message, (w.refusal).detail, (null::ojs.job).*
         from judged w where w.to_state is null
     ) o
     order by o.n;

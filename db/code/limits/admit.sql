@@ -187,7 +187,7 @@ as $$
     -- p_now. Ten seconds or more after p_now, the clock was ahead and has been set back. Without
     -- this case the stripe would get no tokens until the clock has caught up. A refused enqueue
     -- writes nothing, so it cannot correct the mark; the next job that is accepted does.
-    select case when p_at < p_now + interval '10 seconds' then greatest(0, date_part('epoch', p_now - p_at)) else 1e12 end
+    select case when p_at - p_now < interval '10 seconds' then greatest(0, date_part('epoch', p_now - p_at)) else 1e12 end
 $$;
 comment on function ojs._growing(timestamptz, timestamptz) is
 'Returns for how many seconds the tokens of rates in a stripe have grown since p_at, when it was used
@@ -195,7 +195,7 @@ last. If p_at is 10 seconds or more in the future, the clock was set back: so lo
 is full. Becomes part of the expression that asks.';
 
 create or replace function ojs._used_at(p_at timestamptz, p_now timestamptz) returns timestamptz
-language sql immutable
+language sql stable
 as $$ select greatest(p_now, case when p_at < p_now + interval '10 seconds' then p_at end) $$;
 comment on function ojs._used_at(timestamptz, timestamptz) is
 'Returns the mark of a stripe that is used at p_now and was used at p_at before. Another session may

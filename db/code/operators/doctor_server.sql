@@ -4,7 +4,7 @@
 -- read pg_locks and functions of PostgreSQL, but not pg_stat_activity, which reads both.
 
 create or replace function ojs._named_session(p_pid int) returns text
-language plpgsql stable
+language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_session record;
@@ -28,7 +28,7 @@ comment on function ojs._named_session(int) is
 that (pg_read_all_stats). Null: prepared transactions.';
 
 create or replace function ojs._doctor_server() returns setof ojs.finding
-language plpgsql stable
+language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_usage float8 := pg_notification_queue_usage();

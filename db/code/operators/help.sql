@@ -73,7 +73,7 @@ begin
     ) h(of_function, you_want, you_write)
     where h.of_function = p_function
     union all
-    select 'all parameters and errors', '\df+ ojs.' || p_function;
+    select 'all parameters and errors', E'\\df+ ojs.' || p_function;
 end;
 $$;
 comment on function ojs.help(text) is

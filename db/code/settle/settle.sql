@@ -47,7 +47,7 @@ begin
             case when p_jobs then s.extra end
         from settled s cross join booked
         union all
-        select w.n, (w.refusal).sqlstate, (w.refusal).message, ojs._with_fault((w.refusal).detail, (w.refusal).message), (null::ojs.job).*
+        select w.n, (w.refusal).sqlstate, (w.refusal).message, (w.refusal).detail, (null::ojs.job).*
         from judged w where w.to_state is null
     ) o
     order by o.n;
