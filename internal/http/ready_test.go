@@ -71,7 +71,7 @@ func (a *api) unready(reason string) {
 	}
 }
 
-func TestAStandbyIsNotReady(t *testing.T) {
+func TestABaseBackupThatIsAStandbyIsNotReady(t *testing.T) {
 	t.Parallel()
 	primary := pgtest.NewPrivate(t, nil)
 	standby := primary.Standby()
