@@ -3560,7 +3560,7 @@ begin
         )
         select t.kind, array_agg(x.tenant_id) as tenants, array_agg(x.id) as ids
         from taken t cross join lateral unnest(t.tenant_ids, t.ids) x(tenant_id, id)
-        -- Cron is last, because it may work until its time is up, and the others would wait for it.
+        -- Cron is last, because it may work until its time is up, and the other kinds would wait for it.
         -- Leases come before workers, so that an attempt that ran too long counts as timed out even
         -- if its worker has fallen silent, too.
         group by t.kind order by t.kind = 'cron', t.kind
@@ -11018,7 +11018,7 @@ declare
         (select min(p_rotation.times[w]) from unnest(v_working) w),
         (select max(t.due - 1::numeric / t.weight) from unnest(p_rotation.times, p_rotation.weights) t(due, weight)));
     -- A queue without work begins anew, so it saves up no credit. A queue with work that this
-    -- caller may not have stays at most one step below the others; otherwise it would fall behind
+    -- caller may not have stays at most one step below other queues; otherwise it would fall behind
     -- without end, and later go before all others.
     v_times   numeric[] := array(select case when t.q <> all (v_working) then greatest(t.due, v_now + t.lead)
             when t.q = any (p_short) then greatest(t.due, v_now - 1::numeric / t.weight) else t.due end - v_now

@@ -375,7 +375,7 @@ func TestSettleLikeOneByOne(t *testing.T) {
 	}
 }
 
-// Every job is refused or accepted as if it came alone, and has no effect on the others.
+// Every job is refused or accepted as if it came alone, and has no effect on other jobs.
 func TestEnqueueEach(t *testing.T) {
 	t.Parallel()
 	d, alone := pgtest.New(t), pgtest.New(t)

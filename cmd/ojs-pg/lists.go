@@ -49,7 +49,7 @@ func percent(field, head string) admin.Column {
 	return admin.Column{Field: field, Head: head, Percent: true}
 }
 
-// spare is a column that is shown if the others leave room for it, such as a reason.
+// spare is a column that is shown if the other columns leave space for it, such as a reason.
 func spare(field, head string) admin.Column {
 	return admin.Column{Field: field, Head: head, Spare: true}
 }

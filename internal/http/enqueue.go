@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -87,7 +86,7 @@ func (s *Server) enqueueBatch(c echo.Context) error {
 		return err
 	}
 	for i, job := range jobs {
-		if err := forQueues(c, fmt.Sprintf("jobs[%d].queue", i), job.QueueName()); err != nil {
+		if err := forQueues(c, jobAt(i)+".queue", job.QueueName()); err != nil {
 			return err
 		}
 	}
@@ -119,7 +118,7 @@ func readJobs(items []jsonbody.Member, header *string, headerName string) (sent 
 	now := time.Now()
 	sent, jobs = make([]*jsonbody.Object, len(items)), make([]*dispatch.NewJob, len(items))
 	for i := range items {
-		if sent[i] = jsonbody.ObjectOf(&items[i], "jobs["+strconv.Itoa(i)+"]", &err); err != nil {
+		if sent[i] = jsonbody.ObjectOf(&items[i], jobAt(i), &err); err != nil {
 			return nil, nil, atIndex(err, i)
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net/http"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -50,7 +49,7 @@ func readEach(c echo.Context, req *jsonbody.Object, items []jsonbody.Member) (se
 	header, headerName, now := requestTenant(c), scopeHeader(c), time.Now()
 	sent, jobs, errs = make([]*jsonbody.Object, len(items)), make([]*dispatch.NewJob, len(items)), make([]error, len(items))
 	for i := range items {
-		at := "jobs[" + strconv.Itoa(i) + "]"
+		at := jobAt(i)
 		if errs[i] = req.Broken(at); errs[i] != nil {
 			continue
 		}
@@ -74,7 +73,7 @@ func ofJob(err error, i int) error {
 	}
 	own := *known // other jobs may have the same error
 	own.Index = &i
-	own.Message = amongJobs.ReplaceAllString(own.Message, "jobs["+strconv.Itoa(i)+"]: ")
+	own.Message = amongJobs.ReplaceAllString(own.Message, jobAt(i)+": ")
 	return &own
 }
 

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"errors"
+	"strconv"
 
 	"github.com/labstack/echo/v4"
 
@@ -124,6 +125,9 @@ func (s *Server) begin(next echo.HandlerFunc) echo.HandlerFunc {
 		return next(c)
 	}
 }
+
+// jobAt returns the path of the job at index i of a batch.
+func jobAt(i int) string { return "jobs[" + strconv.Itoa(i) + "]" }
 
 // spelling returns the path at which a client wrote the field that an error of SQL is about; ""
 // leaves the error's field as it is. A handler whose SQL functions name fields otherwise than its

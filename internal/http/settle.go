@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/labstack/echo/v4"
@@ -221,7 +220,7 @@ func readBatch(c echo.Context, req *jsonbody.Object, v verb) (*settleBatch, erro
 	}
 	for i := range items {
 		b.asked[i].Tenant = requestTenant(c)
-		at := "jobs[" + strconv.Itoa(i) + "]"
+		at := jobAt(i)
 		if err := req.Broken(at); err != nil {
 			b.settled[i].Err = err
 			// The answer says which job it is about.
@@ -285,7 +284,7 @@ func (s *Server) bound(c echo.Context, b *settleBatch) error {
 	}
 	for i, id := range ids {
 		if b.settled[i].Err == nil && slices.Contains(elsewhere, id) {
-			b.settled[i].Err = notItsJob("jobs["+strconv.Itoa(i)+"].job_id", id)
+			b.settled[i].Err = notItsJob(jobAt(i)+".job_id", id)
 		}
 	}
 	return nil
@@ -301,7 +300,7 @@ func (s *Server) appendUnsettled(c echo.Context, w *jsonbody.Writer, b *settleBa
 			}
 			fallthrough
 		case "lease", "result", "error":
-			return "jobs[" + strconv.Itoa(index) + "]." + problem.Field
+			return jobAt(index) + "." + problem.Field
 		}
 		return ""
 	})

@@ -22,6 +22,3 @@ func (d *DB) Shares() (all, reads *fair.Gate) { return d.shares.conns, d.shares.
 
 // Unwrapped returns the pool without its wrapper.
 func (d *DB) Unwrapped() *pgxpool.Pool { return d.pool.pool }
-
-// Held returns how many units of the pool are occupied.
-func (d *DB) Held() int { return int(d.pool.held.Load()) }

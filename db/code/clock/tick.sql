@@ -91,10 +91,10 @@ that is due sooner sends the token. While PostgreSQL''s NOTIFY queue is more tha
 sends it, and next_in_ms is 1000 at most. A p_stride_ms of 0 withdraws the token. Without both, timers
 that are inserted meanwhile have to wait, so call every 150 ms or so.
 p_backend: the process id of the session on which the holder of the duty listens.
-Of all callers with a token one is on duty (ojs.duty). For the others, and for all while dispatch is
-held, it does nothing, on_duty is false, and next_in_ms 1000. The duty passes on when the session of
-p_backend has ended, when its holder has not called for 30 seconds (2 without p_backend), or by
-ojs.stand_down.
+Of all callers with a token one is on duty (ojs.duty). For other callers, and for all callers
+while dispatch is held, it does nothing, on_duty is false, and next_in_ms 1000. The duty passes on
+when the session of p_backend has ended, when its holder has not called for 30 seconds (2 without
+p_backend), or by ojs.stand_down.
 Servers call this all the time. Without a server call it yourself, without a token. Several sessions
 may call it at once. Raises invalid_request.';
 
@@ -180,7 +180,7 @@ begin
         )
         select t.kind, array_agg(x.tenant_id) as tenants, array_agg(x.id) as ids
         from taken t cross join lateral unnest(t.tenant_ids, t.ids) x(tenant_id, id)
-        -- Cron is last, because it may work until its time is up, and the others would wait for it.
+        -- Cron is last, because it may work until its time is up, and the other kinds would wait for it.
         -- Leases come before workers, so that an attempt that ran too long counts as timed out even
         -- if its worker has fallen silent, too.
         group by t.kind order by t.kind = 'cron', t.kind

@@ -322,7 +322,7 @@ declare
         (select min(p_rotation.times[w]) from unnest(v_working) w),
         (select max(t.due - 1::numeric / t.weight) from unnest(p_rotation.times, p_rotation.weights) t(due, weight)));
     -- A queue without work begins anew, so it saves up no credit. A queue with work that this
-    -- caller may not have stays at most one step below the others; otherwise it would fall behind
+    -- caller may not have stays at most one step below other queues; otherwise it would fall behind
     -- without end, and later go before all others.
     v_times   numeric[] := array(select case when t.q <> all (v_working) then greatest(t.due, v_now + t.lead)
             when t.q = any (p_short) then greatest(t.due, v_now - 1::numeric / t.weight) else t.due end - v_now

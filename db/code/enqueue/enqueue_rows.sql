@@ -41,7 +41,7 @@ raises.';
 
 -- Every function that enqueues several jobs ends in this statement. It raises no error: an error
 -- shows the statement that raised it, and this one is two pages long. If all or none are to be
--- enqueued and one job fails, the others are left out, too, because inserting and undoing them
+-- enqueued and one job fails, the other jobs are left out, too, because inserting and undoing them
 -- would leave dead rows. Only an id that the caller chose may exist already; checking for a
 -- conflict takes time, so only the insert of such jobs does it.
 create or replace function ojs._insert_jobs(p_jobs ojs._new_jobs, p_tenant text, p_each boolean) returns setof ojs._outcome
