@@ -123,7 +123,7 @@ func (d *DB) connect(ctx context.Context, timeout time.Duration) error {
 	if err != nil {
 		return fmt.Errorf("connect to the database: %w", err)
 	}
-	return d.loadProblems(ctx)
+	return ExplainRefusal(d.loadProblems(ctx))
 }
 
 // poolConfig returns the configuration of a pool. note is called with each error that PostgreSQL

@@ -138,11 +138,15 @@ var ErrPooler = errors.New("the URL leads to a pooler that shares sessions, such
 	"where notifications and prepared statements are lost. Give an address of PostgreSQL itself. " +
 	"`ojs-pg serve` needs it for one connection only: --direct-url, or OJS_DIRECT_URL (docs/operate/configuration.md#pgbouncer)")
 
-// ExplainRefusal returns an ErrPooler if err is the answer of PgBouncer to settings that it does
-// not know, and else err.
+// ExplainRefusal returns an ErrPooler if only a pooler explains err, and else err: PgBouncer does
+// not know one of our settings, or the session has not the statement that this connection prepared.
 func ExplainRefusal(err error) error {
 	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) && pgErr.Code == sqlstate.ProtocolViolation && strings.Contains(pgErr.Message, "startup parameter") {
+	if !errors.As(err, &pgErr) {
+		return err
+	}
+	setting := pgErr.Code == sqlstate.ProtocolViolation && strings.Contains(pgErr.Message, "startup parameter")
+	if setting || sqlstate.In(err, sqlstate.InvalidStatementName, sqlstate.DuplicateStatement) {
 		return fmt.Errorf("%w (%s)", ErrPooler, pgErr.Message)
 	}
 	return err
@@ -179,8 +183,10 @@ func RefusePooler(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// sharesSession opens a second connection, whose open transaction occupies a session, and reports
-// whether both connections got the same session.
+// sharesSession opens a second connection and reports whether the first one got its session, or
+// another session than before. It asks the first connection while a transaction of the second one
+// occupies a session, and twice after that transaction. A pooler that hands out sessions in turns,
+// and has two of them, changes the session at the second question only.
 func sharesSession(ctx context.Context, conn *pgx.Conn, backend uint32) (bool, error) {
 	trying, cancel := context.WithTimeout(ctx, poolerTimeout)
 	defer cancel()
@@ -195,8 +201,17 @@ func sharesSession(ctx context.Context, conn *pgx.Conn, backend uint32) (bool, e
 	if taken, err := backendOf(trying, other.PgConn()); err != nil || taken == backend {
 		return err == nil, err
 	}
-	again, err := backendOf(trying, conn.PgConn())
-	return err == nil && again != backend, err
+	for try := range 3 {
+		if try == 1 {
+			if err := other.PgConn().Exec(trying, "rollback").Close(); err != nil {
+				return false, err
+			}
+		}
+		if again, err := backendOf(trying, conn.PgConn()); err != nil || again != backend {
+			return err == nil, err
+		}
+	}
+	return false, nil
 }
 
 // backendOf returns the process id of the session that serves a connection now. It uses the simple

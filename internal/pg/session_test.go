@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/ojs-pg/ojs-pg/internal/migrate"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
@@ -120,9 +122,13 @@ func TestSharedSessionsAreFoundBehindPgBouncer(t *testing.T) {
 	strict, lax := pgtest.Bouncer(t, d.ServiceURL), pgtest.Bouncer(t, d.ServiceURL, ignoreAll)
 	for name, address := range map[string]string{
 		"with its own settings": strict, "with settings that it ignores": lax,
-		"with one session":       pgtest.Bouncer(t, d.ServiceURL, ignoreAll, "default_pool_size = 1"),
-		"with sessions in turns": pgtest.Bouncer(t, d.ServiceURL, ignoreAll, "server_round_robin = 1", "min_pool_size = 4"),
+		"with one session":           pgtest.Bouncer(t, d.ServiceURL, ignoreAll, "default_pool_size = 1"),
+		"with sessions in turns":     pgtest.Bouncer(t, d.ServiceURL, ignoreAll, "server_round_robin = 1", "min_pool_size = 4"),
+		"with two sessions in turns": pgtest.Bouncer(t, d.ServiceURL, ignoreAll, "server_round_robin = 1", "default_pool_size = 2"),
 	} {
+		if name == "with two sessions in turns" {
+			occupyTwo(t, address)
+		}
 		for range 3 {
 			db, err := pg.Open(t.Context(), pg.Config{URL: address})
 			if err == nil {
@@ -157,6 +163,22 @@ func TestSharedSessionsAreFoundBehindPgBouncer(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		db.Close()
+	}
+}
+
+// occupyTwo makes a pooler open two sessions, which then are free.
+func occupyTwo(t *testing.T, address string) {
+	t.Helper()
+	for range 2 {
+		conn, err := pgx.Connect(t.Context(), address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close(t.Context()) }()
+		if err := conn.PgConn().Exec(t.Context(), "begin").Close(); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.PgConn().Exec(t.Context(), "rollback").Close() }()
 	}
 }
 

@@ -16,6 +16,7 @@ const (
 	FeatureNotSupported   = "0A000"
 	NotNullViolation      = "23502"
 	ReadOnlyTransaction   = "25006"
+	InvalidStatementName  = "26000" // no statement of that name is prepared
 	DependentObjectsExist = "2BP01"
 	InvalidSchemaName     = "3F000"
 	SerializationFailure  = "40001"
@@ -25,6 +26,7 @@ const (
 	UndefinedObject       = "42704"
 	UndefinedFunction     = "42883"
 	UndefinedTable        = "42P01"
+	DuplicateStatement    = "42P05" // a statement of that name is prepared already
 	DiskFull              = "53100"
 	OutOfMemory           = "53200" // also of the lock table
 	ProgramLimitExceeded  = "54000"
