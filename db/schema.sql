@@ -622,6 +622,10 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._ahead(p_vtime numeric, p_low numeric, p_weight numeric, p_jobs bigint, p_price numeric) RETURNS numeric
+    LANGUAGE sql IMMUTABLE
+    AS $$ select greatest(p_vtime, least(p_vtime + round(p_price / p_weight, 15), p_low + round(100 * p_price / nullif(p_jobs, 0), 15))) $$;
+
 CREATE FUNCTION ojs._allow(p_tenant text, p_queue text) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -2057,7 +2061,9 @@ begin
     if v_fair.queue is null or v_level.priority is null then
         return;
     end if;
-    v_own := v_fair.vtime + case when p_unit = 'none' then 0 else round(p_price::numeric / v_fair.weight, 15) end;
+    v_own := case when p_unit = 'none' then v_fair.vtime
+        when p_jobs > 0 then ojs._ahead(v_fair.vtime, v_level.low, v_fair.weight, p_jobs, p_price::numeric)
+        else v_fair.vtime + round(p_price::numeric / v_fair.weight, 15) end;
     update ojs.tenant_fairness f set rev = f.rev + 1, vtime = v_own, charged = f.charged + p_jobs
     where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant and f.rev = v_fair.rev;
     if v_fair.ready then
@@ -12273,6 +12279,7 @@ declare
     v_unit    ojs.unit := p_state.unit;
     v_only    text[] := p_ask.tenants;
     v_but     text[] := p_ask.except_tenants;
+    v_own     boolean := cardinality(p_ask.tenants) = 1 and p_ask.exclusive is not true;
     v_bytes   bigint := p_ask.max_bytes - p_done.bytes;
     v_now     timestamptz := ojs.now();
     v_step    ojs.step;
@@ -12317,6 +12324,8 @@ begin
                 -- thousands of locked jobs of one tenant before it came to other tenants.
                 when b.jobs = 0 and (b.dealt or b.busy) and not b.cut
                     then greatest(f.vtime, x.vtime + round(coalesce(b.price_each, 1) / f.weight, 15))
+                -- This FETCH is for one tenant, so its order does not depend on the time.
+                when v_own then ojs._ahead(f.vtime, v_level.low, f.weight, b.jobs, b.price)
                 else f.vtime + round(b.price / f.weight, 15) end as vtime,
             greatest(f.head, b.line) as head, greatest(f.revisit_seq, b.back) as revisit_seq, r.lo as revisit_lo,
             case when b.back is not null then f.revisit_lo end as was_revisit_lo, f.tenant_id,

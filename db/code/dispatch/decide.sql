@@ -155,6 +155,7 @@ declare
     v_unit    ojs.unit := p_state.unit;
     v_only    text[] := p_ask.tenants;
     v_but     text[] := p_ask.except_tenants;
+    v_own     boolean := cardinality(p_ask.tenants) = 1 and p_ask.exclusive is not true;
     v_bytes   bigint := p_ask.max_bytes - p_done.bytes;
     v_now     timestamptz := ojs.now();
     v_step    ojs.step;
@@ -199,6 +200,8 @@ begin
                 -- thousands of locked jobs of one tenant before it came to other tenants.
                 when b.jobs = 0 and (b.dealt or b.busy) and not b.cut
                     then greatest(f.vtime, x.vtime + round(coalesce(b.price_each, 1) / f.weight, 15))
+                -- This FETCH is for one tenant, so its order does not depend on the time.
+                when v_own then ojs._ahead(f.vtime, v_level.low, f.weight, b.jobs, b.price)
                 else f.vtime + round(b.price / f.weight, 15) end as vtime,
             greatest(f.head, b.line) as head, greatest(f.revisit_seq, b.back) as revisit_seq, r.lo as revisit_lo,
             case when b.back is not null then f.revisit_lo end as was_revisit_lo, f.tenant_id,

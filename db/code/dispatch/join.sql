@@ -23,6 +23,17 @@ p_low, p_joined: of the level, if there is one. Each level counts its own tenant
 for all, a level could get fractions that lie close together.
 p_nth: its number among the tenants that join now.';
 
+create or replace function ojs._ahead(p_vtime numeric, p_low numeric, p_weight numeric, p_jobs bigint, p_price numeric)
+returns numeric
+language sql immutable
+as $$ select greatest(p_vtime, least(p_vtime + round(p_price / p_weight, 15), p_low + round(100 * p_price / nullif(p_jobs, 0), 15))) $$;
+comment on function ojs._ahead(numeric, numeric, numeric, bigint, numeric) is
+'Returns the virtual time of a tenant after jobs that its own workers got, or a caller without the
+lane: at most 100 jobs of weight 1 above the low of the level.
+Other tenants get none of the turns of such workers. Without the bound shared workers would pass
+over the tenant until each other tenant has had as many turns as its own workers took, hours perhaps.
+p_jobs, p_price: the jobs, and what they cost in sum.';
+
 create or replace function ojs._deficit(p_low numeric, p_vtime numeric, p_weight numeric) returns numeric
 language sql immutable
 as $$ select round((p_low - p_vtime) * p_weight, 6) $$;
@@ -93,7 +104,9 @@ begin
     if v_fair.queue is null or v_level.priority is null then
         return;
     end if;
-    v_own := v_fair.vtime + case when p_unit = 'none' then 0 else round(p_price::numeric / v_fair.weight, 15) end;
+    v_own := case when p_unit = 'none' then v_fair.vtime
+        when p_jobs > 0 then ojs._ahead(v_fair.vtime, v_level.low, v_fair.weight, p_jobs, p_price::numeric)
+        else v_fair.vtime + round(p_price::numeric / v_fair.weight, 15) end;
     update ojs.tenant_fairness f set rev = f.rev + 1, vtime = v_own, charged = f.charged + p_jobs
     where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant and f.rev = v_fair.rev;
     if v_fair.ready then
