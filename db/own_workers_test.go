@@ -10,8 +10,8 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// What a tenant's own workers take counts against it at shared workers: of weight 1, and where all jobs cost the same, the other tenant goes
-// first for as many jobs, but for no more than 100.
+// What a tenant's own workers take counts against it at shared workers: the other tenant, of the same weight, goes first for as many jobs,
+// but for no more than 100.
 func TestWhatATenantsOwnWorkersTakeCountsToABound(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

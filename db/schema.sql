@@ -3615,6 +3615,13 @@ CREATE FUNCTION ojs._doctor_clock() RETURNS SETOF ojs.finding
             'Look for a transaction that holds the lane, or a large one that has just committed.', 'long-transaction.md')
     ) s(holds, severity, topic, finding, advice, runbook)
     where s.holds
+    union all
+    select 'warning', 'clock', format('The clock of server %s is %s %s PostgreSQL''s: tokens are refused or pass too long, and '
+            || 'times over HTTP such as +PT5M are off by as much.', c.server, date_trunc('second', greatest(c.ahead, -c.ahead)),
+            case when c.ahead > interval '0' then 'ahead of' else 'behind' end),
+        'Let NTP set the clocks of both machines.', 'lost-server.md'
+    from ojs.server_clock c
+    where c.noted_at between clock_timestamp() - interval '3 minutes' and clock_timestamp()
 $$;
 
 CREATE FUNCTION ojs._doctor_failures() RETURNS SETOF ojs.finding
@@ -16066,6 +16073,19 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs.note_clock(p_server text, p_ahead_seconds double precision) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_partition_pruning TO 'off'
+    AS $$
+begin
+    insert into ojs.server_clock (server, ahead, noted_at)
+    values (left(p_server, 200), make_interval(secs => p_ahead_seconds), clock_timestamp())
+    on conflict (server) do update set ahead = excluded.ahead, noted_at = excluded.noted_at;
+    delete from ojs.server_clock c where c.noted_at not between clock_timestamp() - interval '1 day' and clock_timestamp();
+end;
+$$;
+
 CREATE FUNCTION ojs.note_refusals(p_tenants text[], p_queues text[], p_resources text[], p_requests integer[]) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -18786,6 +18806,12 @@ CREATE TABLE ojs.schema_release (
     CONSTRAINT schema_release_one_check CHECK (one)
 );
 
+CREATE TABLE ojs.server_clock (
+    server text NOT NULL,
+    ahead interval NOT NULL,
+    noted_at timestamp with time zone NOT NULL
+);
+
 CREATE TABLE ojs.shard (
     tenant_id text NOT NULL COLLATE pg_catalog."C",
     queue text NOT NULL COLLATE pg_catalog."C",
@@ -19207,6 +19233,9 @@ ALTER TABLE ONLY ojs.schema_hash
 
 ALTER TABLE ONLY ojs.schema_release
     ADD CONSTRAINT schema_release_pkey PRIMARY KEY (one);
+
+ALTER TABLE ONLY ojs.server_clock
+    ADD CONSTRAINT server_clock_pkey PRIMARY KEY (server);
 
 ALTER TABLE ONLY ojs.settings
     ADD CONSTRAINT settings_pkey PRIMARY KEY (one);

@@ -78,7 +78,7 @@ select ojs._to_each('{
     'grant execute on function %s to ojs_service, ojs_operator');
 
 -- The server alone, for workers that wait.
-select ojs._to_each('{register_waiters, drop_waiter, _notify_full, _key_owner, note_refusals}',
+select ojs._to_each('{register_waiters, drop_waiter, _notify_full, _key_owner, note_refusals, note_clock}',
     'grant execute on function %s to ojs_service');
 
 -- Operators alone. create_tenant_role runs with its caller's rights and calls _map_tenant_role.
@@ -109,7 +109,7 @@ grant select on
     ojs._movement, ojs._shard_counts, ojs._tenant_names, ojs._queue_names, ojs._usual_weight, ojs._pool_use,
     ojs._shard_numbers, ojs.queue_demands, ojs.unserved_queues, ojs.blocked_tenants, ojs.longest_waits, ojs.dead_letter_errors,
     ojs.lost_attempts, ojs.lost_workers, ojs.queue_workers, ojs.table_health, ojs.open_transactions, ojs.clock_status,
-    ojs.noisy_neighbours, ojs.api_keys, ojs.tiers
+    ojs.noisy_neighbours, ojs.api_keys, ojs.tiers, ojs.server_clock
     to ojs_service, ojs_operator;
 
 -- The audit trail; a tenant's own part of it.

@@ -11,6 +11,7 @@ import (
 type metrics struct {
 	seconds  prometheus.Histogram
 	failures prometheus.Counter
+	ahead    prometheus.Gauge
 	// due is the time at which the next tick, or the one under way, is due; nil: the clock does not run.
 	due atomic.Pointer[time.Time]
 }
@@ -22,13 +23,16 @@ func newMetrics() *metrics {
 			Help: "How long a call of ojs.tick took.",
 		}),
 		failures: prometheus.NewCounter(prometheus.CounterOpts{Name: "ojs_tick_failures_total", Help: "Calls of ojs.tick that failed."}),
+		ahead: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "ojs_clock_ahead_seconds", Help: "How far the clock of this machine is ahead of PostgreSQL's; less than 0: behind.",
+		}),
 	}
 }
 
 // Metrics returns the collectors of the clock for a registry.
 func (s *Scheduler) Metrics() []prometheus.Collector {
 	return []prometheus.Collector{
-		s.metrics.seconds, s.metrics.failures,
+		s.metrics.seconds, s.metrics.failures, s.metrics.ahead,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "ojs_tick_lag_seconds", Help: "How long ago the tick was due that comes next or is under way; 0 when none is.",
 		}, func() float64 { return s.metrics.lag(time.Now()).Seconds() }),

@@ -12,6 +12,22 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
+// metric returns the value of a gauge or counter, or how many a histogram has.
+func metric(t *testing.T, all *prometheus.Registry, name string) float64 {
+	t.Helper()
+	families, err := all.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if m := f.Metric[0]; f.GetName() == name {
+			return m.GetGauge().GetValue() + m.GetCounter().GetValue() + float64(m.GetHistogram().GetSampleCount())
+		}
+	}
+	t.Fatalf("there is no %s in %v", name, families)
+	return 0
+}
+
 func TestMetricsOfTheClock(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -20,21 +36,7 @@ func TestMetricsOfTheClock(t *testing.T) {
 	s := New(door, listener, log, time.Hour)
 	all := prometheus.NewRegistry()
 	all.MustRegister(s.Metrics()...)
-	// The value of a gauge or counter, or how many a histogram has.
-	value := func(name string) float64 {
-		t.Helper()
-		families, err := all.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, f := range families {
-			if m := f.Metric[0]; f.GetName() == name {
-				return m.GetGauge().GetValue() + m.GetCounter().GetValue() + float64(m.GetHistogram().GetSampleCount())
-			}
-		}
-		t.Fatalf("there is no %s in %v", name, families)
-		return 0
-	}
+	value := func(name string) float64 { return metric(t, all, name) }
 	if lag := value("ojs_tick_lag_seconds"); lag != 0 {
 		t.Errorf("a clock that does not run is %v s late", lag)
 	}

@@ -72,6 +72,7 @@ type Scheduler struct {
 	vacant    chan struct{} // no server is on duty
 	unplanned chan struct{} // there are cron jobs without a plan
 	metrics   *metrics
+	wall      wallClock
 }
 
 // New makes a Scheduler that pauses for every between two ticks when there is much to do; zero
@@ -83,7 +84,7 @@ func New(db *pg.DB, listener *notify.Listener, log *slog.Logger, every time.Dura
 	return &Scheduler{
 		db: db, q: sqlcgen.New(db.Pool()), cron: NewCron(db, log), listener: listener, log: log, every: every,
 		token: rand.Text(), woken: make(chan struct{}, 1), vacant: make(chan struct{}, 1), unplanned: make(chan struct{}, 1),
-		metrics: newMetrics(),
+		metrics: newMetrics(), wall: wallClock{now: time.Now},
 	}
 }
 
@@ -169,7 +170,7 @@ func (c *clock) wake(now time.Time) {
 func (c *clock) tick(ctx context.Context) {
 	// May the clock sleep afterwards? Only if a notification can reach it.
 	sleeps := c.listener != nil && c.listener.Backend() != 0 && !time.Now().Before(c.awakeUntil)
-	began := time.Now()
+	began, wall := time.Now(), c.wall.now()
 	done, err := c.callTick(ctx, sleeps, c.failures)
 	c.metrics.seconds.Observe(time.Since(began).Seconds())
 	c.ticked = time.Now()
@@ -196,6 +197,7 @@ func (c *clock) tick(ctx context.Context) {
 		c.sleeps = sleeps && done.OnDuty
 		c.setDuty(done.OnDuty)
 		c.setDispatchHeld(done.DispatchHeld)
+		c.compareClocks(ctx, done.At, wall)
 		c.tickIn(c.pause(done, c.sleeps))
 	}
 }

@@ -7,6 +7,7 @@ package sqlcgen
 
 import (
 	"context"
+	"time"
 )
 
 const defaultTenant = `-- name: DefaultTenant :one
@@ -18,6 +19,20 @@ func (q *Queries) DefaultTenant(ctx context.Context) (string, error) {
 	var default_tenant string
 	err := row.Scan(&default_tenant)
 	return default_tenant, err
+}
+
+const noteClock = `-- name: NoteClock :exec
+select ojs.note_clock($1::text, $2::float8)
+`
+
+type NoteClockParams struct {
+	Server       string  `json:"server"`
+	AheadSeconds float64 `json:"ahead_seconds"`
+}
+
+func (q *Queries) NoteClock(ctx context.Context, arg NoteClockParams) error {
+	_, err := q.db.Exec(ctx, noteClock, arg.Server, arg.AheadSeconds)
+	return err
 }
 
 const reset = `-- name: Reset :exec
@@ -44,7 +59,7 @@ const tick = `-- name: Tick :one
 with tick as (select ojs.tick($1::int, $2::text, $3::int, $4::int) as done)
 select (tick.done).promoted::int as promoted, (tick.done).reaped::int as reaped, (tick.done).rolled_up::int as rolled_up,
     (tick.done).next_in_ms::int as next_in_ms, (tick.done).on_duty::boolean as on_duty, (tick.done).unplanned::int as unplanned,
-    exists (select from ojs.settings s where s.held_at is not null) as dispatch_held
+    exists (select from ojs.settings s where s.held_at is not null) as dispatch_held, clock_timestamp()::timestamptz as at
 from tick
 `
 
@@ -56,13 +71,14 @@ type TickParams struct {
 }
 
 type TickRow struct {
-	Promoted     int32 `json:"promoted"`
-	Reaped       int32 `json:"reaped"`
-	RolledUp     int32 `json:"rolled_up"`
-	NextInMs     int32 `json:"next_in_ms"`
-	OnDuty       bool  `json:"on_duty"`
-	Unplanned    int32 `json:"unplanned"`
-	DispatchHeld bool  `json:"dispatch_held"`
+	Promoted     int32     `json:"promoted"`
+	Reaped       int32     `json:"reaped"`
+	RolledUp     int32     `json:"rolled_up"`
+	NextInMs     int32     `json:"next_in_ms"`
+	OnDuty       bool      `json:"on_duty"`
+	Unplanned    int32     `json:"unplanned"`
+	DispatchHeld bool      `json:"dispatch_held"`
+	At           time.Time `json:"at"`
 }
 
 func (q *Queries) Tick(ctx context.Context, arg TickParams) (TickRow, error) {
@@ -81,6 +97,7 @@ func (q *Queries) Tick(ctx context.Context, arg TickParams) (TickRow, error) {
 		&i.OnDuty,
 		&i.Unplanned,
 		&i.DispatchHeld,
+		&i.At,
 	)
 	return i, err
 }

@@ -198,6 +198,13 @@ as $$
             'Look for a transaction that holds the lane, or a large one that has just committed.', 'long-transaction.md')
     ) s(holds, severity, topic, finding, advice, runbook)
     where s.holds
+    union all
+    select 'warning', 'clock', format('The clock of server %s is %s %s PostgreSQL''s: tokens are refused or pass too long, and '
+            || 'times over HTTP such as +PT5M are off by as much.', c.server, date_trunc('second', greatest(c.ahead, -c.ahead)),
+            case when c.ahead > interval '0' then 'ahead of' else 'behind' end),
+        'Let NTP set the clocks of both machines.', 'lost-server.md'
+    from ojs.server_clock c
+    where c.noted_at between clock_timestamp() - interval '3 minutes' and clock_timestamp()
 $$;
 comment on function ojs._doctor_clock() is
 'The findings of ojs.doctor about the schema, the clock and dispatch.';

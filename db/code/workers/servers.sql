@@ -1,4 +1,4 @@
--- The server on duty, and holding dispatch after a restore. Called by servers (internal/sched,
+-- The server on duty, servers' clocks, and holding dispatch after a restore. Called by servers (internal/sched,
 -- ojs-pg serve) and operators; _on_duty by the tick.
 
 -- Ends the duty of a server that stops, so that another server takes it at once.
@@ -63,6 +63,23 @@ comment on function ojs._on_duty(text, int) is
 'Whether the server whose clock has this token is on duty; it takes the duty if no server has it.
 Writes when the duty changes hands and every 15 seconds, and locks the row of ojs.duty (skip
 locked) then. False: another session has locked the row, or has taken the duty first.';
+
+-- Locks the row of the server.
+-- Writes ojs.server_clock.
+create or replace function ojs.note_clock(p_server text, p_ahead_seconds float8) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+begin
+    insert into ojs.server_clock (server, ahead, noted_at)
+    values (left(p_server, 200), make_interval(secs => p_ahead_seconds), clock_timestamp())
+    on conflict (server) do update set ahead = excluded.ahead, noted_at = excluded.noted_at;
+    delete from ojs.server_clock c where c.noted_at not between clock_timestamp() - interval '1 day' and clock_timestamp();
+end;
+$$;
+comment on function ojs.note_clock(text, float8) is
+'Notes that the clock of a server differs from PostgreSQL''s, for ojs.doctor; for servers, which call it
+each minute while the difference is more than 10 seconds.
+p_server: its host and process id; p_ahead_seconds: less than 0 if its clock is behind.';
 
 create or replace function ojs._session(p_backend int) returns text
 language sql stable
