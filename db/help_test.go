@@ -15,7 +15,7 @@ import (
 )
 
 // onlyServers are the functions that only servers call. ojs.help leaves them out.
-const onlyServers = "drop_waiter enqueue_rows fetch_many jobs_floor note_refusals plan_cron register_waiters release_many " +
+const onlyServers = "drop_waiter enqueue_rows fetch_many jobs_floor note_clock note_refusals plan_cron register_waiters release_many " +
 	"schema_changing schema_hash stand_down unplanned_crons"
 
 func TestHelpNamesEveryFunction(t *testing.T) {

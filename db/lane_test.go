@@ -145,7 +145,7 @@ func TestATransactionOfVeryManyStatementsCommitsBeforeItFetches(t *testing.T) {
 func TestASessionStaysInLineWhileDecisionsGoOn(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
-	waitForLane(t, d, 50)
+	waitForLane(t, d, 500)
 	exec(t, d.Pool, "select ojs.enqueue('x', p_queue => 'q') from generate_series(1, 5)")
 	first, second := begin(t, d.Pool), begin(t, d.Pool)
 	exec(t, first, "select from ojs.lane for update")
@@ -160,8 +160,8 @@ func TestASessionStaysInLineWhileDecisionsGoOn(t *testing.T) {
 		busy = one[string](t, session, "select coalesce(current_setting('ojs.lane_busy_until', true), '')")
 	})
 	waitsForLane(t, d, 2)
-	rollback(t, first) // the second holder has it now, and keeps it for longer than 50 ms
-	exec(t, d.Pool, "select pg_sleep(0.1)")
+	rollback(t, first) // the second holder has it now, and keeps it for longer than 500 ms
+	exec(t, d.Pool, "select pg_sleep(0.7)")
 	rollback(t, second)
 	wg.Wait()
 	if busy != "" {

@@ -10,7 +10,7 @@ import (
 
 // Functions that the server and operators may call, in addition to those of tenants (tenantMay).
 var (
-	serviceMayCall  = strings.Fields("_key_owner _notify_full drop_waiter note_refusals register_waiters " + staffMayCall)
+	serviceMayCall  = strings.Fields("_key_owner _notify_full drop_waiter note_clock note_refusals register_waiters " + staffMayCall)
 	operatorMayCall = strings.Fields("_map_tenant_role configure configure_dead_letters create_tenant_role cut_partition " +
 		"delete_replay_rule drop_finished rebuild set_replay_rule " + staffMayCall)
 )
@@ -24,7 +24,7 @@ const staffMayCall = "_clock_lag _configured _counts_at _counts_since _detached_
 	"configure_pool configure_pools configure_queue configure_tenant delete_pool delete_queue doctor enqueue_rows fetch_many " +
 	"cancel_many configure_limits configure_static configure_tier create_api_key deregister_tenant jobs_floor list_jobs " +
 	"reprioritize resume_tenant " +
-	"put_tenant revoke_api_key rotate_api_key set_tier suspend_tenant " +
+	"put_settings put_tenant revoke_api_key rotate_api_key set_tier suspend_tenant " +
 	"hold_dispatch limit_concurrency pause plan_cron preview_weight " +
 	"release_many release_throttle resume resume_dispatch schema_changing schema_hash stand_down throttle tick unplanned_crons upkeep " +
 	"watch_neighbours"

@@ -403,9 +403,10 @@ func TestAHeldLimitHasNobodyAskAgain(t *testing.T) {
 	if got := handedOut(t, worker, "{q}", 1); got != "a 1" {
 		t.Fatalf("the worker has %q", got)
 	}
-	if got := lines(t, service, "select request, id from ojs.fetch_many('{r}', '{1}', '{w}', '{0}')"); len(got) > 0 {
-		t.Errorf("another one is told %q", got)
-	}
+	// On a busy machine a fold may take longer than a decision gives it. Then callers ask again, until the fold is done.
+	pgtest.Eventually(t, "another one is told that there are none", func() bool {
+		return len(lines(t, service, "select request, id from ojs.fetch_many('{r}', '{1}', '{w}', '{0}')")) == 0
+	})
 	commit(t, worker)
 }
 

@@ -11712,6 +11712,43 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._setting_faults(p_config jsonb) RETURNS void
+    LANGUAGE plpgsql
+    AS $_$
+declare
+    c_known constant text[] := '{default_tenant, tenant_required, unknown_tenants, tenant_fairness, default_retry, unsupported, timeout_ms,
+        heartbeat_timeout_ms, retention, journal_retention, idempotency_window}';
+    v_field record;
+    v_bad   text;
+begin
+    if jsonb_typeof(p_config) is distinct from 'object' then
+        perform ojs._raise('OJ400', 'settings must be a JSON object', '{"field": "settings"}');
+    end if;
+    for v_field in select left(e.key, 100) as key, e.value, jsonb_typeof(e.value) as type from jsonb_each(p_config) e loop
+        perform ojs._misnamed(v_field.key, c_known) where v_field.key <> all (c_known);
+        v_bad := case
+            when v_field.key <> all (c_known) then 'is no setting; these are: ' || array_to_string(c_known, ', ')
+            when v_field.key = 'default_tenant' then
+                case when v_field.type <> 'string' or not ojs._tenant_valid(v_field.value #>> '{}') then 'is no valid tenant' end
+            when v_field.key = 'tenant_required' then case when v_field.type <> 'boolean' then 'must be true or false' end
+            when v_field.key in ('unknown_tenants', 'unsupported') then case when v_field.type <> 'string' then 'must be a string' end
+            when v_field.key in ('tenant_fairness', 'default_retry') then
+                case when v_field.type <> 'object' then 'must be a JSON object' end
+            when v_field.key in ('timeout_ms', 'heartbeat_timeout_ms') then
+                case when v_field.type <> 'number' or v_field.value::text !~ '^[0-9]{1,9}$' then 'must be an integer of milliseconds' end
+            else case when v_field.type <> 'string' or ojs._duration(v_field.value #>> '{}') is null
+                then 'must be an ISO 8601 duration such as P7D' end
+            end;
+        if v_bad is not null then
+            perform ojs._raise(case when v_field.key = any (c_known) then 'OJ422' else 'OJ400' end,
+                v_field.key || ' ' || v_bad, jsonb_build_object('field', v_field.key));
+        end if;
+    end loop;
+    perform ojs._check_fairness(p_config -> 'tenant_fairness', false) where p_config ? 'tenant_fairness';
+    perform ojs._check_default_retry(p_config -> 'default_retry') where p_config ? 'default_retry';
+end;
+$_$;
+
 CREATE FUNCTION ojs._settlement_refusal(p_given json, p_n integer, p_own text) RETURNS ojs.refusal
     LANGUAGE plpgsql STABLE
     AS $$
@@ -14363,8 +14400,12 @@ begin
         perform ojs._check_tier(p_name), ojs._tier_fields(v_config);
     elsif p_kind = 'tenant' then
         perform ojs._check_tenant(p_name), ojs._tenant_fields(v_config);
+    elsif p_kind = 'pool' then
+        perform ojs._check_pool_name(p_name, true), ojs._read_pool(p_name, v_config);
+    elsif p_kind = 'setting' then
+        perform ojs._setting_faults(jsonb_build_object(p_name, v_config));
     else
-        perform ojs._raise('OJ400', 'kind must be "tier" or "tenant"', '{"field": "kind"}');
+        perform ojs._raise('OJ400', 'kind must be "setting", "pool", "tier" or "tenant"', '{"field": "kind"}');
     end if;
     if p_check then
         return false;
@@ -14380,6 +14421,10 @@ begin
     on conflict (kind, name) do update set config = excluded.config, at = excluded.at;
     if p_kind = 'tier' then
         perform ojs.configure_tier(p_name, v_config, 'configuration file');
+    elsif p_kind = 'pool' then
+        perform ojs.configure_pool(p_name, v_config);
+    elsif p_kind = 'setting' then
+        perform ojs.put_settings(jsonb_build_object(p_name, v_config), 'configuration file');
     else
         perform ojs.put_tenant(p_name, v_config, 'configuration file');
     end if;
@@ -15587,8 +15632,8 @@ CREATE FUNCTION ojs.help() RETURNS TABLE(purpose text, call text, does text)
         (6, 'workers', '{register_worker, deregister_worker, worker_info, direct_worker, direct_workers, remove_worker}'),
         (7, 'pause and limit', '{pause, resume, limit_concurrency, configure_limits, throttle, release_throttle, hold_dispatch,
             resume_dispatch}'),
-        (8, 'configure', '{configure, configure_tenant, configure_queue, delete_queue, configure_pool, configure_pools, delete_pool,
-            watch_neighbours, preview_weight}'),
+        (8, 'configure', '{configure, put_settings, configure_tenant, configure_queue, delete_queue, configure_pool, configure_pools,
+            delete_pool, watch_neighbours, preview_weight}'),
         (9, 'tenants', '{create_tenant_role, put_tenant, configure_tier, set_tier, configure_static, suspend_tenant,
             resume_tenant, deregister_tenant, current_tenant, create_api_key, rotate_api_key, revoke_api_key}'),
         (10, 'look and keep', '{help, events, doctor, now, tick, upkeep, rebuild, cut_partition, drop_finished}')
@@ -16257,6 +16302,30 @@ begin
         perform ojs._limit_crons(v_tenant);
     end if;
     return ojs._reschedule(v_cron, v_old);
+end;
+$$;
+
+CREATE FUNCTION ojs.put_settings(p_config anycompatible, p_reason text DEFAULT NULL::text) RETURNS ojs.settings
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_partition_pruning TO 'off'
+    AS $$
+declare
+    c_json constant boolean := ojs._json_type(pg_typeof(p_config));
+    v_config   jsonb := p_config::jsonb;
+    v_settings ojs.settings;
+    v_before   text := ojs._because(p_reason);
+begin
+    perform ojs._setting_faults(v_config);
+    v_settings := ojs.configure(
+        p_default_tenant => v_config ->> 'default_tenant', p_tenant_required => (v_config ->> 'tenant_required')::boolean,
+        p_retention => (v_config ->> 'retention')::interval, p_journal_retention => (v_config ->> 'journal_retention')::interval,
+        p_timeout_ms => (v_config ->> 'timeout_ms')::int, p_heartbeat_timeout_ms => (v_config ->> 'heartbeat_timeout_ms')::int,
+        p_idempotency_window => (v_config ->> 'idempotency_window')::interval, p_tenant_fairness => v_config -> 'tenant_fairness',
+        p_unknown_tenants => v_config ->> 'unknown_tenants', p_default_retry => v_config -> 'default_retry',
+        p_unsupported => v_config ->> 'unsupported');
+    perform set_config('ojs.reason', v_before, true);
+    return v_settings;
 end;
 $$;
 
@@ -18807,10 +18876,12 @@ CREATE TABLE ojs.schema_release (
 );
 
 CREATE TABLE ojs.server_clock (
-    server text NOT NULL,
+    server text NOT NULL COLLATE pg_catalog."C",
     ahead interval NOT NULL,
     noted_at timestamp with time zone NOT NULL
 );
+
+ALTER TABLE ONLY ojs.server_clock FORCE ROW LEVEL SECURITY;
 
 CREATE TABLE ojs.shard (
     tenant_id text NOT NULL COLLATE pg_catalog."C",
@@ -19553,6 +19624,8 @@ CREATE POLICY functions ON ojs.rotation TO ojs_owner USING (true) WITH CHECK (tr
 
 CREATE POLICY functions ON ojs.rule TO ojs_owner USING (true) WITH CHECK (true);
 
+CREATE POLICY functions ON ojs.server_clock TO ojs_owner USING (true) WITH CHECK (true);
+
 CREATE POLICY functions ON ojs.shard TO ojs_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY functions ON ojs.sleeper TO ojs_owner USING (true) WITH CHECK (true);
@@ -19643,6 +19716,8 @@ ALTER TABLE ojs.rotation ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE ojs.rule ENABLE ROW LEVEL SECURITY;
 
+ALTER TABLE ojs.server_clock ENABLE ROW LEVEL SECURITY;
+
 ALTER TABLE ojs.shard ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE ojs.sleeper ENABLE ROW LEVEL SECURITY;
@@ -19702,6 +19777,8 @@ CREATE POLICY staff ON ojs.replay_rule FOR SELECT TO ojs_service, ojs_operator U
 CREATE POLICY staff ON ojs.revisit FOR SELECT TO ojs_service, ojs_operator USING (true);
 
 CREATE POLICY staff ON ojs.rule FOR SELECT TO ojs_service, ojs_operator USING (true);
+
+CREATE POLICY staff ON ojs.server_clock FOR SELECT TO ojs_service, ojs_operator USING (true);
 
 CREATE POLICY staff ON ojs.shard FOR SELECT TO ojs_service, ojs_operator USING (true);
 

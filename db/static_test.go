@@ -65,7 +65,13 @@ func TestMT151StaticConfiguration(t *testing.T) {
 	exec(t, service, "select ojs.tick()")
 	apply(false, "tenant", "beta-inc", `{"weight": 7, "concurrency": 10, "tier": "standard"}`)
 	for _, c := range []struct{ kind, name, config, state, field string }{
-		{"pool", "p", `{}`, "OJ400", "kind"},
+		{"queue", "q", `{}`, "OJ400", "kind"},
+		{"pool", "no pool", `{}`, "OJ400", "pool"},
+		{"pool", "p", `{"queues": 5}`, "OJ422", "queues"},
+		{"pool", "p", `{"concurency": 5}`, "OJ400", "concurency"},
+		{"setting", "default_tenant", `"no tenant"`, "OJ422", "default_tenant"},
+		{"setting", "default_tennant", `"house"`, "OJ400", "default_tennant"},
+		{"setting", "tenant_fairness", `{"default_wait": 2}`, "OJ400", "tenant_fairness.default_wait"},
 		{"tenant", "no tenant", `{}`, "OJ400", "tenant"},
 		{"tenant", "acme", `[]`, "OJ400", "tenants"},
 		{"tenant", "acme", `{"tier": 1}`, "OJ422", "tier"},
@@ -80,6 +86,17 @@ func TestMT151StaticConfiguration(t *testing.T) {
 		if got := detail(t, failure)["field"]; got != c.field {
 			t.Errorf("%s: refused for %v with %s", c.config, got, failure.Message)
 		}
+	}
+	// Pools and settings of the file.
+	apply(true, "pool", "mailers", `{"queues": ["mail"], "concurrency": 5}`)
+	apply(false, "pool", "mailers", `{"queues": ["mail"], "concurrency": 5}`)
+	apply(true, "setting", "default_tenant", `"house"`)
+	apply(true, "setting", "tenant_fairness", `{"default_weight": 2}`)
+	exec(t, d.Operator(), "select ojs.configure(p_default_tenant => 'inn')")
+	apply(false, "setting", "default_tenant", `"house"`)
+	if got := one[string](t, service, `select concat_ws(' ', s.default_tenant, s.tenant_fairness, p.name, p.queues, p.max_concurrency)
+			from ojs.settings s, ojs.pool_stats p where p.name = 'mailers'`); got != `inn {"default_weight": 2} mailers {mail} 5` {
+		t.Errorf("the file made %s", got)
 	}
 	refused(t, service, "OJ404", `select ojs.configure_static('tenant', 'acme', '{"tier": "none"}')`)
 	exec(t, service, `select ojs.configure_static('tenant', 'acme', '{"weight": 3}', p_check => true)`)

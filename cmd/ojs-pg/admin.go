@@ -106,6 +106,11 @@ func sharingCommands() []*cli.Command {
 			ArgsUsage: "WEIGHT", Flags: queueFlags(), Action: withAdmin("WEIGHT", weigh),
 		},
 		{
+			Name: "settings", Usage: "show the settings of the deployment, or change those that the JSON names, such as " +
+				"{\"default_tenant\": \"house\"}",
+			ArgsUsage: "[JSON]", Action: withAdmin("[JSON]", settings),
+		},
+		{
 			Name: "fairness", Usage: "set the rule by which tenants share (tenant_fairness), in one queue or as the default of all queues",
 			ArgsUsage: "JSON", Flags: queueFlags(), Action: withAdmin("JSON", fairness),
 		},
@@ -491,21 +496,50 @@ func fairness(ctx context.Context, o *operator) error {
 		Fairness json.RawMessage `json:"tenant_fairness"`
 	}
 	document, queue := shared{json.RawMessage(o.argument())}, o.String("queue")
+	// The document may stand under its name, as in a configuration file.
+	var whole map[string]json.RawMessage
+	if err := json.Unmarshal(document.Fairness, &whole); err == nil && len(whole) == 1 && whole["tenant_fairness"] != nil {
+		document.Fairness = whole["tenant_fairness"]
+	}
 	config, err := json.Marshal(document)
 	if err != nil {
 		return cmdline.Misuse(fmt.Errorf("%q is not JSON", o.argument()))
 	}
 	if queue == "" {
-		now, err := o.sql.ConfigureFairness(ctx, document.Fairness)
+		if _, err := o.sql.PutSettings(ctx, sqlcgen.PutSettingsParams{Config: config}); err != nil {
+			return err
+		}
+		now, err := o.sql.Settings(ctx)
 		if err != nil {
 			return err
 		}
-		return record(o, shared{now})
+		return record(o, shared{now.TenantFairness})
 	}
 	if _, err := o.sql.ConfigureQueue(ctx, sqlcgen.ConfigureQueueParams{Queue: queue, Config: config}); err != nil {
 		return err
 	}
 	return showConfig(ctx, o, queue)
+}
+
+// settings prints the settings of the deployment. If it has an argument, a JSON object, it first
+// changes the settings that the object names.
+func settings(ctx context.Context, o *operator) error {
+	if err := o.forAll(); err != nil {
+		return err
+	}
+	if text := o.argument(); text != "" {
+		if !json.Valid([]byte(text)) {
+			return cmdline.Misuse(fmt.Errorf("%q is not JSON", text))
+		}
+		if _, err := o.sql.PutSettings(ctx, sqlcgen.PutSettingsParams{Config: []byte(text)}); err != nil {
+			return err
+		}
+	}
+	now, err := o.sql.Settings(ctx)
+	if err != nil {
+		return err
+	}
+	return record(o, now)
 }
 
 // showConfig prints the configuration of a queue after a change.

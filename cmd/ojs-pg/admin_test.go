@@ -157,16 +157,20 @@ func TestAdminSteers(t *testing.T) {
 	if got := o.admin(1, "fairness", `{"enabled": "no"}`, "--queue", "mail"); !strings.Contains(got, "tenant_fairness.enabled") {
 		t.Error(got)
 	}
-	// Only an operator's login configures the deployment.
-	o.admin(1, "fairness", `{"strategy": "round-robin"}`)
-	service := o.url
-	o.url = o.operator()
+	// The whole deployment, and as the standard prints it.
 	o.lines(o.admin(0, "fairness", `{"strategy": "round-robin", "weights": {"acme": 2}}`), `tenant_fairness {"strategy": "round-robin"}`)
-	o.url = service
+	o.lines(o.admin(0, "fairness", `{"tenant_fairness": {"enabled": true, "strategy": "fair-share", "weights": {"tenant:acme": 5},
+		"default_weight": 1}}`), `tenant_fairness {"enabled": true, "strategy": "fair-share", "default_weight": 1}`)
+	o.lines(o.admin(0, "settings"), "default_tenant _default", "retention P7D")
+	o.lines(o.admin(0, "settings", `{"default_tenant": "house"}`), "default_tenant house", "retention P7D")
+	if got := o.admin(1, "settings", `{"default_tennant": "house"}`); !strings.Contains(got, "default_tenant is probably meant") {
+		t.Error(got)
+	}
 	for _, command := range []string{
 		"pause", "limit 3", "limit many --queue mail", "limit --queue mail",
 		"weigh 3", "--tenant acme weigh much", "--tenant acme weigh none",
 		"max-priority 3", "--tenant acme max-priority high", "fairness {", "--tenant acme fairness {}",
+		"settings {", "--tenant acme settings",
 	} {
 		o.admin(2, strings.Fields(command)...)
 	}

@@ -15,15 +15,16 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/urfave/cli/v3"
 
+	"github.com/ojs-pg/ojs-pg/internal/jsonbody"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
-// configFlag is the option that names a configuration of tiers and tenants.
+// configFlag is the option that names a configuration of settings, pools, tiers and tenants.
 func configFlag() cli.Flag {
 	return &cli.StringFlag{
 		Name: "config", Sources: cli.EnvVars("OJS_CONFIG"),
-		Usage: "`FILE` with tiers, tenants and their limits in JSON, or the JSON itself; " +
+		Usage: "`FILE` with settings, pools, tiers and tenants in JSON, or the JSON itself; " +
 			"each entry is applied once (docs/operate/tiers.md)",
 	}
 }
@@ -31,10 +32,14 @@ func configFlag() cli.Flag {
 // staticConfig is the content of a configuration file. Its entries stay JSON, because SQL decides
 // what they mean and whether they are valid.
 type staticConfig struct {
-	Authoritative bool                      `json:"authoritative"` // the file wins over later changes
-	DefaultLimits jsontext.Value            `json:"default_limits"`
-	Tiers         map[string]jsontext.Value `json:"tiers"`
-	Tenants       jsontext.Value            `json:"tenants"` // an object by id, or an array
+	Authoritative  bool                      `json:"authoritative"` // the file wins over later changes
+	DefaultTenant  jsontext.Value            `json:"default_tenant"`
+	TenantFairness jsontext.Value            `json:"tenant_fairness"`
+	DefaultLimits  jsontext.Value            `json:"default_limits"`
+	Tiers          map[string]jsontext.Value `json:"tiers"`
+	Pool           jsontext.Value            `json:"pool"`
+	Pools          jsontext.Value            `json:"pools"`   // an object by name, or an array
+	Tenants        jsontext.Value            `json:"tenants"` // an object by id, or an array
 }
 
 // staticEntry is an entry of a configuration file: its path in the file, for errors, and the
@@ -53,8 +58,9 @@ func readDocument(option string) ([]byte, error) {
 	return os.ReadFile(option)
 }
 
-// readConfig reads a document of tiers and tenants, or the document of one tenant. It fails if the
-// document is not JSON or has members that nobody reads: a misspelt name would change nothing.
+// readConfig reads a document of settings, pools, tiers and tenants, or the document of one tenant.
+// It fails if the document is not JSON or has members that nobody reads: a misspelt name would
+// change nothing.
 func readConfig(option string) (config staticConfig, entries []staticEntry, err error) {
 	text, err := readDocument(option)
 	if err != nil {
@@ -67,17 +73,51 @@ func readConfig(option string) (config staticConfig, entries []staticEntry, err 
 	}
 	if _, alone := one["tenant_id"]; alone {
 		config.Tenants = slices.Concat([]byte("["), text, []byte("]"))
-	} else if err := json.Unmarshal(text, &config, json.RejectUnknownMembers(true)); err != nil {
+	} else if err := config.read(text, one); err != nil {
 		return config, nil, err
 	}
 	entries, err = config.entries()
 	return config, entries, err
 }
 
-// entries returns the entries in the order in which they are applied: tiers first, because tenants
-// name them. It fails if a tenant has no tenant_id, or if the default tier is described twice.
+// read reads a document whose members are given, too.
+func (s *staticConfig) read(text []byte, members map[string]jsontext.Value) error {
+	known := []string{"authoritative", "default_tenant", "tenant_fairness", "default_limits", "tiers", "pool", "pools", "tenants"}
+	for _, name := range slices.Sorted(maps.Keys(members)) {
+		if slices.Contains(known, name) {
+			continue
+		}
+		if meant := jsonbody.Resembled(name, known); meant != "" {
+			return fmt.Errorf("%s is not known; %s is probably meant", name, meant)
+		}
+		return fmt.Errorf("%s is not known; the members are %s", name, strings.Join(known, ", "))
+	}
+	return json.Unmarshal(text, s)
+}
+
+// entries returns the entries in the order in which they are applied: tiers before tenants, which
+// name them. It fails if a tenant or pool has no name, or if the default tier is described twice.
 func (s *staticConfig) entries() (all []staticEntry, err error) {
 	const byDefault = "default"
+	for _, e := range []staticEntry{
+		{"default_tenant", "setting", "default_tenant", s.DefaultTenant},
+		{"tenant_fairness", "setting", "tenant_fairness", s.TenantFairness},
+	} {
+		if e.config != nil {
+			all = append(all, e)
+		}
+	}
+	if s.Pool != nil {
+		if s.Pools != nil {
+			return nil, errors.New("pool: there is pools, too; put all pools there")
+		}
+		s.Pools = slices.Concat([]byte("["), s.Pool, []byte("]"))
+	}
+	pools, err := listed("pools", "pool", "name", s.Pools)
+	if err != nil {
+		return nil, err
+	}
+	all = append(all, pools...)
 	if s.DefaultLimits != nil {
 		if _, twice := s.Tiers[byDefault]; twice {
 			return nil, errors.New("default_limits: the tier default has limits, too; leave out one of them")
@@ -88,32 +128,39 @@ func (s *staticConfig) entries() (all []staticEntry, err error) {
 	for _, name := range slices.Sorted(maps.Keys(s.Tiers)) {
 		all = append(all, staticEntry{"tiers." + name, "tier", name, s.Tiers[name]})
 	}
-	switch s.Tenants.Kind() {
+	tenants, err := listed("tenants", "tenant", "tenant_id", s.Tenants)
+	return append(all, tenants...), err
+}
+
+// listed returns the entries of a member of the document: of an object by name, or of an array whose
+// items have their name under key.
+func listed(member, kind, key string, value jsontext.Value) (all []staticEntry, err error) {
+	switch value.Kind() {
 	case jsontext.KindInvalid, jsontext.KindNull:
 	case jsontext.KindBeginObject:
-		var tenants map[string]jsontext.Value
-		if err := json.Unmarshal(s.Tenants, &tenants); err != nil {
-			return nil, fmt.Errorf("tenants: %w", err)
+		var byName map[string]jsontext.Value
+		if err := json.Unmarshal(value, &byName); err != nil {
+			return nil, fmt.Errorf("%s: %w", member, err)
 		}
-		for _, name := range slices.Sorted(maps.Keys(tenants)) {
-			all = append(all, staticEntry{"tenants." + name, "tenant", name, tenants[name]})
+		for _, name := range slices.Sorted(maps.Keys(byName)) {
+			all = append(all, staticEntry{member + "." + name, kind, name, byName[name]})
 		}
 	default:
-		var tenants []jsontext.Value
-		if err := json.Unmarshal(s.Tenants, &tenants); err != nil {
-			return nil, fmt.Errorf("tenants: %w", err)
+		var items []jsontext.Value
+		if err := json.Unmarshal(value, &items); err != nil {
+			return nil, fmt.Errorf("%s: %w", member, err)
 		}
-		for i, config := range tenants {
-			path := fmt.Sprintf("tenants[%d]", i)
-			var tenant struct {
-				ID string `json:"tenant_id"`
-			}
-			if err := json.Unmarshal(config, &tenant); err != nil {
+		for i, config := range items {
+			path := fmt.Sprintf("%s[%d]", member, i)
+			var fields map[string]jsontext.Value
+			if err := json.Unmarshal(config, &fields); err != nil {
 				return nil, fmt.Errorf("%s: %w", path, err)
-			} else if tenant.ID == "" {
-				return nil, fmt.Errorf("%s: tenant_id is missing", path)
 			}
-			all = append(all, staticEntry{path + " (" + tenant.ID + ")", "tenant", tenant.ID, config})
+			var name string
+			if err := json.Unmarshal(fields[key], &name); err != nil || name == "" {
+				return nil, fmt.Errorf("%s: %s is missing", path, key)
+			}
+			all = append(all, staticEntry{path + " (" + name + ")", kind, name, config})
 		}
 	}
 	return all, nil

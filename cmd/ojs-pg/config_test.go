@@ -62,6 +62,18 @@ func TestServeWithAConfigurationFile(t *testing.T) {
 	if got := query(t, d.URL, has); got != all {
 		t.Errorf("after a start with an authoritative file there are %s", got)
 	}
+	// The documents of fairness, of the default tenant and of pools, in the forms of 001 sections 9.2 and 14.2.
+	configured(t, d, `{"tenant_fairness": {"enabled": true, "strategy": "fair-share",
+		"weights": {"tenant:enterprise-a": 5, "tenant:startup-b": 1}, "default_weight": 1}, "default_tenant": "house"}`, "2")
+	configured(t, d, `{"pools": [
+		{"name": "payment-workers", "queues": ["payments"], "concurrency": 10, "strategy": "strict", "isolated": true},
+		{"name": "general-workers", "queues": ["default", "email", "notifications"], "concurrency": 50, "strategy": "round-robin"}]}`, "2")
+	configured(t, d, `{"pool": {"name": "one", "queues": ["email"]}}`, "1")
+	if got := query(t, d.URL, `select concat_ws(' ', (select string_agg(p.name, ' ' order by p.name) from ojs.pool_stats p),
+			s.default_tenant, s.tenant_fairness ->> 'strategy', (select t.weight from ojs.tenant t where t.tenant_id = 'enterprise-a'))
+			from ojs.settings s`); got != "general-workers one payment-workers house fair-share 5" {
+		t.Errorf("the files made %s", got)
+	}
 	// The document of one tenant, in the form of 000 section 7.
 	configured(t, d, `{"tenant_id": "gamma", "limits": {"max_queue_depth": 7}}`, "1")
 	configured(t, d, `{"tenants": {"acme-corp": {"weight": 10}, "beta-inc": {"concurrency": 10}}}`, "2")
@@ -69,7 +81,7 @@ func TestServeWithAConfigurationFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	configured(t, d, regexp.MustCompile("(?s)```json\n(.*?)```").FindStringSubmatch(string(page))[1], "3")
+	configured(t, d, regexp.MustCompile("(?s)```json\n(.*?)```").FindStringSubmatch(string(page))[1], "5")
 }
 
 // With a mistake in the file the server does not start and changes no setting. The error names the field
@@ -80,16 +92,23 @@ func TestMistakesInAConfigurationFile(t *testing.T) {
 	for config, want := range map[string]string{
 		`{"tenants": [{"tenant_id": "a", "weight": 2}, {"tenant_id": "b", "limits": {"max_queue_depth": -1}}]}`: "tenants[1] (b): " +
 			"max_queue_depth.limit must be an integer",
-		`{"tenants": [{"limits": {}}]}`:                           "tenants[0]: tenant_id is missing",
-		`{"tenants": {"a": {"max_memory": 1}}}`:                   "tenants.a: max_memory is not supported",
-		`{"tiers": {"free": {"limits": {"max_concurrency": 0}}}}`: "tiers.free: max_concurrency must be",
-		`{"default_limits": {"max_queue_depth": "9"}}`:            "default_limits: max_queue_depth must be",
-		`{"default_limits": {}, "tiers": {"default": {}}}`:        "default_limits: the tier default has limits, too",
-		`{"tenant": []}`:                        "tenant",
-		`{"tenants": [], "tenants": []}`:        "duplicate",
-		`{"tenants": 3}`:                        "tenants:",
-		`{"tenants": [`:                         "configuration:",
-		filepath.Join(t.TempDir(), "none.json"): "no such file",
+		`{"tenants": [{"limits": {}}]}`:                                               "tenants[0]: tenant_id is missing",
+		`{"pools": [{"queues": ["a"]}]}`:                                              "pools[0]: name is missing",
+		`{"pools": [{"name": "a", "concurency": 5}]}`:                                 "pools[0] (a): concurency is not known",
+		`{"pool": {"name": "a"}, "pools": []}`:                                        "pool: there is pools, too",
+		`{"default_tennant": "house"}`:                                                "default_tenant is probably meant",
+		`{"memory": 5}`:                                                               "memory is not known; the members are",
+		`{"default_tenant": ["house"]}`:                                               "default_tenant is no valid tenant",
+		`{"tenant_fairness": {"default_weight": "9"}}`:                                "tenant_fairness.default_weight must be a number",
+		`{"tenants": {"a": {"max_memory": 1}}}`:                                       "tenants.a: max_memory is not supported",
+		`{"tiers": {"free": {"limits": {"max_concurrency": 0}}}}`:                     "tiers.free: max_concurrency must be",
+		`{"default_limits": {"max_queue_depth": "9"}}`:                                "default_limits: max_queue_depth must be",
+		`{"default_limits": {}, "tiers": {"default": {}}}`:                            "default_limits: the tier default has limits, too",
+		`{"tenant": []}`:                                                              "tenant",
+		`{"tenants": [], "tenants": []}`:                                              "duplicate",
+		`{"tenants": 3}`:                                                              "tenants:",
+		`{"tenants": [`:                                                               "configuration:",
+		filepath.Join(t.TempDir(), "none.json"):                                       "no such file",
 		`{"tenants": [{"tenant_id": "a", "tier": "gold"}], "authoritative": true}`:    "tenants[0] (a): tier gold does not exist",
 		`{"tenants": [{"tenant_id": "no tenant"}]}`:                                   "tenants[0] (no tenant): tenant must match",
 		`{"tenants": [{"tenant_id": "a", "limits": {"max_queue_depth": 1, "x": 2}}]}`: "tenants[0] (a): x is not supported",

@@ -65,7 +65,7 @@ select ojs._to_each('{configure_limits, suspend_tenant, resume_tenant, deregiste
         reprioritize}',
     'grant execute on function %s to ojs_service, ojs_operator');
 
-select ojs._to_each('{configure_tier, set_tier, put_tenant, configure_static}',
+select ojs._to_each('{configure_tier, set_tier, put_tenant, put_settings, configure_static}',
     'grant execute on function %s to ojs_service, ojs_operator');
 
 -- Helpers of views.
@@ -109,7 +109,7 @@ grant select on
     ojs._movement, ojs._shard_counts, ojs._tenant_names, ojs._queue_names, ojs._usual_weight, ojs._pool_use,
     ojs._shard_numbers, ojs.queue_demands, ojs.unserved_queues, ojs.blocked_tenants, ojs.longest_waits, ojs.dead_letter_errors,
     ojs.lost_attempts, ojs.lost_workers, ojs.queue_workers, ojs.table_health, ojs.open_transactions, ojs.clock_status,
-    ojs.noisy_neighbours, ojs.api_keys, ojs.tiers, ojs.server_clock
+    ojs.noisy_neighbours, ojs.api_keys, ojs.tiers
     to ojs_service, ojs_operator;
 
 -- The audit trail; a tenant's own part of it.

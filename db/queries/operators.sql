@@ -181,8 +181,14 @@ from ojs.configure_limits(@tenant::text, @limits::jsonb, sqlc.narg('queue')::tex
 -- name: WeighTenant :exec
 select ojs.configure_tenant(@tenant::text, sqlc.narg('weight')::numeric, p_queue => sqlc.narg('queue')::text);
 
--- name: ConfigureFairness :one
-select (ojs.configure(p_tenant_fairness => @tenant_fairness::jsonb)).tenant_fairness::jsonb as tenant_fairness;
+-- name: Settings :one
+select s.default_tenant, s.tenant_required, s.unknown_tenants, s.tenant_fairness, s.default_retry, s.unsupported, s.timeout_ms,
+    s.heartbeat_timeout_ms, ojs._iso_duration(s.retention)::text as retention,
+    ojs._iso_duration(s.journal_retention)::text as journal_retention, ojs._iso_duration(s.idempotency_window)::text as idempotency_window
+from ojs.settings s;
+
+-- name: PutSettings :one
+select (ojs.put_settings(@config::jsonb, sqlc.narg('reason')::text)).default_tenant::text as default_tenant;
 
 -- name: Events :many
 select e.id::text as id, e.type::text as type, e.at::timestamptz as at, coalesce(e.tenant_id, '')::text as tenant_id,

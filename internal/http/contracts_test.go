@@ -127,6 +127,9 @@ var contracts = sync.OnceValue(func() map[string]contract {
 		PUT /ojs/v1/admin/tiers/:name          TierRequest             200 Tier
 		DELETE /ojs/v1/admin/tiers/:name       ConfirmRequest          200 RemovedAnswer
 
+		GET /ojs/v1/admin/settings             -                       200 Settings
+		PUT /ojs/v1/admin/settings             SettingsRequest         200 Settings
+
 		GET /ojs/v1/admin/pools                -                       200 PoolList
 		GET /ojs/v1/admin/pools/:name          -                       200 PoolAnswer
 		PUT /ojs/v1/admin/pools/:name          PoolRequest             200 PoolAnswer

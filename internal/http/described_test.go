@@ -127,6 +127,7 @@ TenantLimitsRequest.concurrency: Another name of max_concurrency.
 config: The configuration of the queue.
 Tier.config: The template.
 TierUnder.config: The template.
+SettingsUnder.config: The settings to change.
 configuration: The configuration of the queue, once more.
 confirm: Must be true, or the server changes nothing.
 ConfirmRequest.confirm: Must be true to remove what is in use.
@@ -154,6 +155,8 @@ current: How much of the limit is used.
 cursor: The next_cursor of the answer before.
 data: What happened; the members depend on the type.
 default_retry: The retry policy of jobs that have none.
+Settings.default_retry: The retry policy of jobs that have none; null means that of the standard.
+default_tenant: The tenant of jobs that name none.
 default_timeout: How many seconds an attempt may run, for jobs that have no timeout_ms.
 default_weight: The weight of tenants that have none in this queue.
 deficit: How far the tenant lags behind its share.
@@ -210,6 +213,18 @@ JobResult.error: The error of the latest failed attempt.
 ResultAnswer.error: The error of the latest failed attempt.
 error_ratio: How many times the part of failed attempts of others a tenant has when it is noisy.
 error_type: The type or the code of the error.
+heartbeat_timeout_ms: For how many milliseconds a worker may be silent before it counts as dead.
+idempotency_window: For how long an idempotency key is kept, as an ISO 8601 duration.
+journal_retention: For how long the journal is kept, as an ISO 8601 duration.
+Settings.retention: For how long jobs that have ended are kept at least, as an ISO 8601 duration.
+SettingsConfig.retention: For how long jobs that have ended are kept at least, as an ISO 8601 duration.
+Settings.tenant_fairness: How tenants share queues without a rule of their own.
+SettingsConfig.tenant_fairness: How tenants share queues without a rule of their own, and weights of tenants to set.
+tenant_required: Whether jobs that name no tenant are refused.
+Settings.timeout_ms: For how many milliseconds heartbeats keep an attempt of a job without a timeout of its own; 0 means no limit.
+SettingsConfig.timeout_ms: For how many milliseconds heartbeats keep an attempt of a job without a timeout of its own; 0 means no limit.
+unknown_tenants: Whether jobs of tenants that are not configured are accepted or refused.
+unsupported: What happens to jobs that ask for what this server cannot do: refuse, or carry the request without acting on it.
 Blocked.why: Why no job of the tenant in the queue can be handed out.
 blocked: Tenants whose available jobs cannot be handed out.
 findings: What is wrong, the worst first.

@@ -21,7 +21,7 @@ func componentSchemas(codes []string) map[string]named {
 	for _, some := range []map[string]named{
 		sharedSchemas(codes), jobSchemas(), jobRequests(), workerSchemas(), queueSchemas(), cronSchemas(),
 		deadLetterSchemas(), tenantSchemas(),
-		poolSchemas(), keySchemas(), systemSchemas(),
+		poolSchemas(), settingSchemas(), keySchemas(), systemSchemas(),
 	} {
 		maps.Copy(all, some)
 	}
@@ -620,6 +620,23 @@ func tenantSchemas() map[string]named {
 		}(),
 		"SetTierAnswer": made("The tier that a tenant has.", object(props{"tenant_id": text(), "tier": nullable(text())})),
 		"RemovedAnswer": made("What was removed.", object(props{"name": text(), "deleted": boolean()})),
+	}
+}
+
+func settingSchemas() map[string]named {
+	return map[string]named{
+		"Settings": answer[sqlcgen.SettingsRow]("The settings of the deployment.", props{
+			"tenant_fairness": ref("TenantFairness"), "default_retry": nullable(ref("RetryPolicy")),
+			"unknown_tenants": oneOf("accept", "refuse"), "unsupported": oneOf("refuse", "carry"),
+		}),
+		"SettingsConfig": made("Settings of the deployment, to change.", closed(object(props{
+			"default_tenant?": text(), "tenant_required?": boolean(), "unknown_tenants?": oneOf("accept", "refuse"),
+			"unsupported?": oneOf("refuse", "carry"), "tenant_fairness?": ref("TenantFairness"), "default_retry?": ref("RetryPolicy"),
+			"timeout_ms?": between(0, 999999999), "heartbeat_timeout_ms?": between(1000, 86400000),
+			"retention?": text(), "journal_retention?": text(), "idempotency_window?": text(),
+		}))),
+		"SettingsUnder":   made("Settings, in an object of their own.", closed(object(props{"config": ref("SettingsConfig")}))),
+		"SettingsRequest": made("Settings to change, bare or under config.", either(ref("SettingsUnder"), ref("SettingsConfig"))),
 	}
 }
 

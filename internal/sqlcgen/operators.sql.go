@@ -118,17 +118,6 @@ func (q *Queries) BlockedTenants(ctx context.Context, arg BlockedTenantsParams) 
 	return items, nil
 }
 
-const configureFairness = `-- name: ConfigureFairness :one
-select (ojs.configure(p_tenant_fairness => $1::jsonb)).tenant_fairness::jsonb as tenant_fairness
-`
-
-func (q *Queries) ConfigureFairness(ctx context.Context, tenantFairness []byte) ([]byte, error) {
-	row := q.db.QueryRow(ctx, configureFairness, tenantFairness)
-	var tenant_fairness []byte
-	err := row.Scan(&tenant_fairness)
-	return tenant_fairness, err
-}
-
 const configureLimits = `-- name: ConfigureLimits :one
 select coalesce(jsonb_object_agg(l.resource, ojs._limit_json(l)), '{}')::jsonb as limits
 from ojs.configure_limits($1::text, $2::jsonb, $3::text, $4::text) l
@@ -884,6 +873,22 @@ func (q *Queries) Pools(ctx context.Context, arg PoolsParams) ([]PoolsRow, error
 	return items, nil
 }
 
+const putSettings = `-- name: PutSettings :one
+select (ojs.put_settings($1::jsonb, $2::text)).default_tenant::text as default_tenant
+`
+
+type PutSettingsParams struct {
+	Config []byte  `json:"config"`
+	Reason *string `json:"reason"`
+}
+
+func (q *Queries) PutSettings(ctx context.Context, arg PutSettingsParams) (string, error) {
+	row := q.db.QueryRow(ctx, putSettings, arg.Config, arg.Reason)
+	var default_tenant string
+	err := row.Scan(&default_tenant)
+	return default_tenant, err
+}
+
 const putTenant = `-- name: PutTenant :one
 select t.tenant_id
 from (select count(*) from ojs.configure_limits($1::text, $2::jsonb, null, $3::text)
@@ -1576,6 +1581,46 @@ func (q *Queries) SchedulingTotals(ctx context.Context) (SchedulingTotalsRow, er
 		&i.AvgWait5mMs,
 		&i.DispatchCount1h,
 		&i.AvgWait1hMs,
+	)
+	return i, err
+}
+
+const settings = `-- name: Settings :one
+select s.default_tenant, s.tenant_required, s.unknown_tenants, s.tenant_fairness, s.default_retry, s.unsupported, s.timeout_ms,
+    s.heartbeat_timeout_ms, ojs._iso_duration(s.retention)::text as retention,
+    ojs._iso_duration(s.journal_retention)::text as journal_retention, ojs._iso_duration(s.idempotency_window)::text as idempotency_window
+from ojs.settings s
+`
+
+type SettingsRow struct {
+	DefaultTenant      string          `json:"default_tenant"`
+	TenantRequired     bool            `json:"tenant_required"`
+	UnknownTenants     string          `json:"unknown_tenants"`
+	TenantFairness     json.RawMessage `json:"tenant_fairness"`
+	DefaultRetry       json.RawMessage `json:"default_retry"`
+	Unsupported        string          `json:"unsupported"`
+	TimeoutMs          int32           `json:"timeout_ms"`
+	HeartbeatTimeoutMs int32           `json:"heartbeat_timeout_ms"`
+	Retention          string          `json:"retention"`
+	JournalRetention   string          `json:"journal_retention"`
+	IdempotencyWindow  string          `json:"idempotency_window"`
+}
+
+func (q *Queries) Settings(ctx context.Context) (SettingsRow, error) {
+	row := q.db.QueryRow(ctx, settings)
+	var i SettingsRow
+	err := row.Scan(
+		&i.DefaultTenant,
+		&i.TenantRequired,
+		&i.UnknownTenants,
+		&i.TenantFairness,
+		&i.DefaultRetry,
+		&i.Unsupported,
+		&i.TimeoutMs,
+		&i.HeartbeatTimeoutMs,
+		&i.Retention,
+		&i.JournalRetention,
+		&i.IdempotencyWindow,
 	)
 	return i, err
 }

@@ -20,8 +20,8 @@ as $$
         (6, 'workers', '{register_worker, deregister_worker, worker_info, direct_worker, direct_workers, remove_worker}'),
         (7, 'pause and limit', '{pause, resume, limit_concurrency, configure_limits, throttle, release_throttle, hold_dispatch,
             resume_dispatch}'),
-        (8, 'configure', '{configure, configure_tenant, configure_queue, delete_queue, configure_pool, configure_pools, delete_pool,
-            watch_neighbours, preview_weight}'),
+        (8, 'configure', '{configure, put_settings, configure_tenant, configure_queue, delete_queue, configure_pool, configure_pools,
+            delete_pool, watch_neighbours, preview_weight}'),
         (9, 'tenants', '{create_tenant_role, put_tenant, configure_tier, set_tier, configure_static, suspend_tenant,
             resume_tenant, deregister_tenant, current_tenant, create_api_key, rotate_api_key, revoke_api_key}'),
         (10, 'look and keep', '{help, events, doctor, now, tick, upkeep, rebuild, cut_partition, drop_finished}')

@@ -1,17 +1,18 @@
--- Static configuration: the entries about tiers and tenants in a server's configuration file. Each
--- entry is kept as it was applied last. A server that starts applies only entries that differ from
+-- Static configuration: the entries in a server's configuration file, about settings, pools, tiers
+-- and tenants. Each entry is kept as it was applied last. A server that starts applies only entries that differ from
 -- that, so it does not undo later changes by operators.
 
 comment on table ojs.static_config is
 'Entries of configuration files as they were applied last. Written by ojs.configure_static under the lock of ojs.queue.';
-comment on column ojs.static_config.kind is 'tier or tenant.';
-comment on column ojs.static_config.name is 'The name of the tier or tenant.';
+comment on column ojs.static_config.kind is 'setting, pool, tier or tenant.';
+comment on column ojs.static_config.name is 'The name of the setting, pool, tier or tenant.';
 comment on column ojs.static_config.config is 'The entry in the file.';
 comment on column ojs.static_config.at is 'When it was applied.';
 
 -- Applies an entry of a configuration file.
--- Locks what ojs.configure_tier locks.
--- Writes static_config, and what ojs.configure_tier or ojs.put_tenant write.
+-- Locks what ojs.configure_tier locks; for a pool, what ojs.configure_pool locks.
+-- Writes static_config, and what ojs.put_settings, ojs.configure_pool, ojs.configure_tier or
+-- ojs.put_tenant write.
 create or replace function ojs.configure_static(
     p_kind text, p_name text, p_config anycompatible, p_authoritative boolean default false, p_check boolean default false
 ) returns boolean
@@ -25,8 +26,12 @@ begin
         perform ojs._check_tier(p_name), ojs._tier_fields(v_config);
     elsif p_kind = 'tenant' then
         perform ojs._check_tenant(p_name), ojs._tenant_fields(v_config);
+    elsif p_kind = 'pool' then
+        perform ojs._check_pool_name(p_name, true), ojs._read_pool(p_name, v_config);
+    elsif p_kind = 'setting' then
+        perform ojs._setting_faults(jsonb_build_object(p_name, v_config));
     else
-        perform ojs._raise('OJ400', 'kind must be "tier" or "tenant"', '{"field": "kind"}');
+        perform ojs._raise('OJ400', 'kind must be "setting", "pool", "tier" or "tenant"', '{"field": "kind"}');
     end if;
     if p_check then
         return false;
@@ -42,6 +47,10 @@ begin
     on conflict (kind, name) do update set config = excluded.config, at = excluded.at;
     if p_kind = 'tier' then
         perform ojs.configure_tier(p_name, v_config, 'configuration file');
+    elsif p_kind = 'pool' then
+        perform ojs.configure_pool(p_name, v_config);
+    elsif p_kind = 'setting' then
+        perform ojs.put_settings(jsonb_build_object(p_name, v_config), 'configuration file');
     else
         perform ojs.put_tenant(p_name, v_config, 'configuration file');
     end if;
@@ -51,11 +60,12 @@ $$;
 comment on function ojs.configure_static(text, text, anycompatible, boolean, boolean) is
 'Applies an entry of a configuration file, and returns whether it did.
 If the same entry was applied last, nothing is done, so that changes made since then stay.
-p_kind, p_config: tier, as for ojs.configure_tier; or tenant, as for ojs.put_tenant: {"limits":
-{...}, "fairness_weight": 10, "priority_boost": 0, "tier": "standard"}.
+p_kind, p_config: tier, as for ojs.configure_tier; tenant, as for ojs.put_tenant: {"limits": {...},
+"fairness_weight": 10, "priority_boost": 0, "tier": "standard"}; pool, as for ojs.configure_pool;
+setting, the value of the setting p_name of ojs.put_settings.
 p_authoritative: apply the entry in any case.
 p_check: only raise what is wrong with it.
-Raises what ojs.configure_tier and ojs.put_tenant raise.';
+Raises what these functions raise.';
 
 -- Configures a tenant: its tier, and values of its own.
 -- Locks what ojs.configure_tier locks.
