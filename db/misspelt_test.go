@@ -141,7 +141,7 @@ func TestMisspeltSettingsAreRefused(t *testing.T) {
 	d := pgtest.New(t)
 	operator := d.Operator()
 	const limits = "The limits are max_concurrency, max_enqueue_rate, max_queue_depth, max_scheduled, max_stored_bytes, " +
-		"max_in_flight_requests, max_waiting_polls."
+		"max_in_flight_requests, max_waiting_polls, max_request_rate."
 	for _, c := range []struct{ state, call, message, hint string }{
 		{
 			"OJ400", `ojs.configure_limits('acme', '{"max_queue_dept": 5}')`,

@@ -37,6 +37,11 @@ func TestMT81SPLimitsAreConfigured(t *testing.T) {
 			`{"max_enqueue_rate": null, "max_in_flight_requests": 3, "max_waiting_polls": 9}`,
 			"max_in_flight_requests 3 -, max_queue_depth 8 - soft, max_waiting_polls 9 -",
 		},
+		{
+			`{"max_waiting_polls": null, "max_in_flight_requests": null, "max_request_rate": {"limit": 5, "period": "PT1S", "burst": 9}}`,
+			"max_queue_depth 8 - soft, max_request_rate 5 9",
+		},
+		{`{"max_request_rate": null}`, "max_queue_depth 8 - soft"},
 	} {
 		if got := set(c.limits); got != c.want {
 			t.Errorf("%s: %s, want %s", c.limits, got, c.want)
@@ -48,13 +53,18 @@ func TestMT81SPLimitsAreConfigured(t *testing.T) {
 		`{"max_queue_depth": 1.5}`: "max_queue_depth.limit", `{"max_queue_depth": "7"}`: "max_queue_depth",
 		`{"max_queue_depth": {"soft": true}}`: "max_queue_depth", `{"max_queue_depth": {"limit": 1, "soft": 1}}`: "max_queue_depth.soft",
 		`{"max_queue_depth": {"limit": 1, "period": "PT1S"}}`: "max_queue_depth.period", `{"max_enqueue_rate": 7}`: "max_enqueue_rate",
-		`{"max_enqueue_rate": {"limit": 1, "period": "soon"}}`:             "max_enqueue_rate.period",
-		`{"max_enqueue_rate": {"limit": 0, "period": "PT1S"}}`:             "max_enqueue_rate",
-		`{"max_enqueue_rate": {"limit": 1, "period": "PT0.5S"}}`:           "max_enqueue_rate.period",
-		`{"max_enqueue_rate": {"limit": 1, "period": "PT1S", "burst": 0}}`: "max_enqueue_rate.burst",
-		`{"queue_depth": 1, "max_queue_depth": 2}`:                         "queue_depth",
-		`{"max_queue_depth": 99999999999}`:                                 "max_queue_depth.limit",
-		`{"max_concurrency": 0}`:                                           "max_concurrency",
+		`{"max_enqueue_rate": {"limit": 1, "period": "soon"}}`:               "max_enqueue_rate.period",
+		`{"max_enqueue_rate": {"limit": 0, "period": "PT1S"}}`:               "max_enqueue_rate",
+		`{"max_enqueue_rate": {"limit": 1, "period": "PT0.5S"}}`:             "max_enqueue_rate.period",
+		`{"max_enqueue_rate": {"limit": 1, "period": "PT1S", "burst": 0}}`:   "max_enqueue_rate.burst",
+		`{"max_request_rate": 5}`:                                            "max_request_rate",
+		`{"max_request_rate": {"limit": 0, "period": "PT1S"}}`:               "max_request_rate",
+		`{"max_request_rate": {"limit": 1, "period": "P32D"}}`:               "max_request_rate.period",
+		`{"max_request_rate": {"limit": 1, "period": "PT1S", "burst": 0}}`:   "max_request_rate.burst",
+		`{"max_request_rate": {"limit": 1, "period": "PT1S", "soft": true}}`: "max_request_rate.soft",
+		`{"queue_depth": 1, "max_queue_depth": 2}`:                           "queue_depth",
+		`{"max_queue_depth": 99999999999}`:                                   "max_queue_depth.limit",
+		`{"max_concurrency": 0}`:                                             "max_concurrency",
 	} {
 		state, name := "OJ400 OJ422", field
 		if after, unsupported := strings.CutPrefix(field, "OJ408 "); unsupported {

@@ -6758,7 +6758,7 @@ CREATE FUNCTION ojs._limit_fields(p_limits jsonb, p_queue text) RETURNS jsonb
     AS $$
 declare
     c_known  constant text[] := '{max_concurrency, max_enqueue_rate, max_queue_depth, max_scheduled, max_stored_bytes,
-        max_in_flight_requests, max_waiting_polls}';
+        max_in_flight_requests, max_waiting_polls, max_request_rate}';
     v_fields jsonb := '{}';
     v_field  record;
     v_value  jsonb;
@@ -6776,7 +6776,8 @@ begin
     loop
         if v_field.name <> all (c_known) then
             perform ojs._not_a_setting(v_field.key, c_known, 'The limits are ' || array_to_string(c_known, ', ') || '.');
-        elsif p_queue is not null and v_field.name in ('max_stored_bytes', 'max_in_flight_requests', 'max_waiting_polls') then
+        elsif p_queue is not null
+                and v_field.name in ('max_stored_bytes', 'max_in_flight_requests', 'max_waiting_polls', 'max_request_rate') then
             perform ojs._raise('OJ422', format('%s is of a tenant, not of a queue', v_field.key), jsonb_build_object('field', v_field.key));
         end if;
         v_value := ojs._limit_value(v_field.key, v_field.name, v_field.value, v_field.per_second);
@@ -7124,10 +7125,10 @@ END) STORED,
     measure_at timestamp with time zone,
     missing bigint DEFAULT 0 NOT NULL,
     reason text,
-    CONSTRAINT burst_in_range CHECK (((burst IS NULL) OR ((burst >= 1) AND (burst <= 1000000000)) OR ojs._raise('OJ422'::text, 'max_enqueue_rate.burst must be an integer between 1 and 1000000000'::text, '{"field": "max_enqueue_rate.burst"}'::jsonb))),
-    CONSTRAINT maximum_in_range CHECK ((((maximum >= ((resource <> ALL (ARRAY['max_queue_depth'::text, 'max_scheduled'::text])))::integer) AND (maximum <= ojs._most(resource))) OR ojs._raise('OJ422'::text, format('%s must be an integer between %s and %s'::text, resource, ((resource <> ALL (ARRAY['max_queue_depth'::text, 'max_scheduled'::text])))::integer, ojs._most(resource)), jsonb_build_object('field', resource)))),
-    CONSTRAINT period_in_range CHECK (((period IS NULL) OR ((period >= '00:00:01'::interval) AND (period <= '31 days'::interval)) OR ojs._raise('OJ422'::text, 'max_enqueue_rate.period must be between PT1S and P31D'::text, '{"field": "max_enqueue_rate.period"}'::jsonb))),
-    CONSTRAINT resource_known CHECK ((resource = ANY (ARRAY['max_enqueue_rate'::text, 'max_queue_depth'::text, 'max_scheduled'::text, 'max_depth'::text, 'throttled_rate'::text, 'max_stored_bytes'::text, 'max_in_flight_requests'::text, 'max_waiting_polls'::text])))
+    CONSTRAINT burst_in_range CHECK (((burst IS NULL) OR ((burst >= 1) AND (burst <= 1000000000)) OR ojs._raise('OJ422'::text, format('%s.burst must be an integer between 1 and 1000000000'::text, resource), jsonb_build_object('field', (resource || '.burst'::text))))),
+    CONSTRAINT maximum_in_range CHECK ((((maximum >= ((resource <> ALL (ARRAY['max_queue_depth'::text, 'max_scheduled'::text, 'max_stored_bytes'::text])))::integer) AND (maximum <= ojs._most(resource))) OR ojs._raise('OJ422'::text, format('%s must be an integer between %s and %s'::text, resource, ((resource <> ALL (ARRAY['max_queue_depth'::text, 'max_scheduled'::text, 'max_stored_bytes'::text])))::integer, ojs._most(resource)), jsonb_build_object('field', resource)))),
+    CONSTRAINT period_in_range CHECK (((period IS NULL) OR ((period >= '00:00:01'::interval) AND (period <= '31 days'::interval)) OR ojs._raise('OJ422'::text, format('%s.period must be between PT1S and P31D'::text, resource), jsonb_build_object('field', (resource || '.period'::text))))),
+    CONSTRAINT resource_known CHECK ((resource = ANY (ARRAY['max_enqueue_rate'::text, 'max_queue_depth'::text, 'max_scheduled'::text, 'max_depth'::text, 'throttled_rate'::text, 'max_stored_bytes'::text, 'max_in_flight_requests'::text, 'max_waiting_polls'::text, 'max_request_rate'::text])))
 )
 WITH (vacuum_truncate=off);
 
@@ -7389,7 +7390,7 @@ CREATE FUNCTION ojs._limit_value(p_field text, p_name text, p_value jsonb, p_per
     AS $_$
 declare
     v_value jsonb := case when jsonb_typeof(p_value) = 'number' then jsonb_build_object('limit', p_value) else p_value end;
-    v_rate  boolean := p_name = 'max_enqueue_rate';
+    v_rate  boolean := p_name in ('max_enqueue_rate', 'max_request_rate');
     v_bad   text;
 begin
     if p_value = 'null' then
@@ -7406,7 +7407,7 @@ begin
         when f.key = 'limit' or f.key = 'burst' and v_rate then
             jsonb_typeof(f.value) <> 'number' or (f.value #>> '{}') !~ '^[0-9]{1,16}$' or f.value::text::bigint > ojs._most(p_name)
         when f.key = 'period' and v_rate then jsonb_typeof(f.value) <> 'string' or ojs._duration(f.value #>> '{}') is null
-        when f.key = 'soft' and p_name not in ('max_concurrency', 'max_in_flight_requests', 'max_waiting_polls') then
+        when f.key = 'soft' and p_name not in ('max_concurrency', 'max_in_flight_requests', 'max_waiting_polls', 'max_request_rate') then
             jsonb_typeof(f.value) <> 'boolean'
         else true end);
     if v_bad is not null then
@@ -7713,8 +7714,8 @@ CREATE FUNCTION ojs._look_at_quotas(p_mark pg_snapshot) RETURNS SETOF ojs.quota_
     select (a.q).tenant_id, (a.q).queue, (a.q).nth,
         case when c.by_itself then 0 else (a.q).maximum - u.used - t.tokens end::bigint,
         case when c.by_itself then ceil(c.most - t.tokens - 1e-6) else u.used end::bigint,
-        case when c.by_itself then (c.most - floor(t.tokens + 1e-6)) / c.most
-            when (a.q).maximum > 0 then u.used / (a.q).maximum::float8 else 1 end
+        case when (a.q).maximum = 0 then 1 when c.by_itself then (c.most - floor(t.tokens + 1e-6)) / c.most
+            else u.used / (a.q).maximum::float8 end
     from asked a
     -- by_itself: no tokens are given here. The tokens of a rate grow with time, and ojs._measure
     -- gives the tokens of bytes.
@@ -13043,8 +13044,12 @@ begin
         (7, 'max_enqueue_rate.period', ojs._duration(v_fields #>> '{max_enqueue_rate,period}') not between '1 second' and '31 days',
             'must be between PT1S and P31D'),
         (8, 'max_in_flight_requests', (v_fields #>> '{max_in_flight_requests,limit}')::bigint < 1, 'must be at least 1'),
-        (9, 'max_stored_bytes', (v_fields #>> '{max_stored_bytes,limit}')::bigint < 1, 'must be at least 1'),
-        (10, 'max_waiting_polls', (v_fields #>> '{max_waiting_polls,limit}')::bigint < 1, 'must be at least 1')
+        (9, 'max_request_rate', (v_fields #>> '{max_request_rate,limit}')::bigint < 1, 'must be an integer between 1 and 1000000000'),
+        (10, 'max_request_rate.burst', (v_fields #>> '{max_request_rate,burst}')::bigint < 1,
+            'must be an integer between 1 and 1000000000'),
+        (11, 'max_request_rate.period', ojs._duration(v_fields #>> '{max_request_rate,period}') not between '1 second' and '31 days',
+            'must be between PT1S and P31D'),
+        (12, 'max_waiting_polls', (v_fields #>> '{max_waiting_polls,limit}')::bigint < 1, 'must be at least 1')
     ) c(n, field, wrong, must) where c.wrong order by c.n limit 1;
     if found then
         perform ojs._raise('OJ422', v_bad.field || ' ' || v_bad.must, jsonb_build_object('field', v_bad.field));

@@ -32,18 +32,22 @@ func TestStoredBytesAreLimited(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	service, acme := d.Service(), d.As("acme")
-	limited(t, d.Operator(), "acme", `{"max_stored_bytes": 100}`)
-	for _, way := range waysIn {
-		q := querier(service)
-		if way.name == "login" {
-			q = acme
-		}
-		failure := refused(t, q, "OJ507", way.sql, way.name)
-		if said := detail(t, failure); said["limit"] != "max_stored_bytes" || said["maximum"] != 100.0 || said["current"] != 0.0 ||
-			said["retry_after"] != nil {
-			t.Errorf("%s is refused with %s %v", way.name, failure.Message, said)
+	// 0 means that the tenant may store nothing, as one that leaves (003 section 7).
+	for _, most := range []int{100, 0} {
+		limited(t, d.Operator(), "acme", fmt.Sprintf(`{"max_stored_bytes": %d}`, most))
+		for _, way := range waysIn {
+			q := querier(service)
+			if way.name == "login" {
+				q = acme
+			}
+			failure := refused(t, q, "OJ507", way.sql, way.name)
+			if said := detail(t, failure); said["limit"] != "max_stored_bytes" || said["maximum"] != float64(most) ||
+				said["current"] != 0.0 || said["retry_after"] != nil {
+				t.Errorf("%s is refused with %s %v", way.name, failure.Message, said)
+			}
 		}
 	}
+	measure(t, d)
 	if got := stored(t, d); got != nothing {
 		t.Errorf("of refused jobs are left: %s", got)
 	}

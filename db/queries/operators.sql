@@ -369,8 +369,9 @@ from ojs.revoke_api_key(@id::uuid, sqlc.narg('reason')::text) k;
 
 -- name: DoorLimits :many
 -- The limits that servers have to know before they call.
-select q.tenant_id, q.queue, q.resource, q.maximum from ojs.quota q
-where q.resource in ('max_depth', 'max_in_flight_requests', 'max_waiting_polls');
+select q.tenant_id, q.queue, q.resource, q.maximum, coalesce(date_part('epoch', q.period), 0)::float8 as period_seconds,
+    coalesce(q.burst, 0)::bigint as burst
+from ojs.quota q where q.resource in ('max_depth', 'max_in_flight_requests', 'max_waiting_polls', 'max_request_rate');
 
 -- name: QueuePressure :many
 -- The fullest of the given queues, if it is nearly full (at warn_from of its bound or above).

@@ -108,6 +108,10 @@ func (s *Server) admit(next echo.HandlerFunc) echo.HandlerFunc {
 			return next(c)
 		}
 		a := &admitted{caller: s.caller(c), in: s.admission.requests}
+		if err := s.keepToRate(c, a.caller); err != nil {
+			jsonbody.Drain(c.Request())
+			return err
+		}
 		if !a.in.Try(a.caller, 1) {
 			if err := s.awaitTurn(c, a.caller); err != nil {
 				jsonbody.Drain(c.Request())

@@ -8,7 +8,7 @@ import (
 )
 
 // boundsCache holds the limits that a server applies before it asks the database: how many requests
-// and waiting polls each tenant may have here, and which queues have a depth bound. They are read
+// and waiting polls each tenant may have here and at which rate, and which queues have a depth bound. They are read
 // from ojs.quota.
 //
 // A change made through this server acts at once (refreshBounds). A change made elsewhere is known
@@ -32,8 +32,11 @@ type knownBounds struct {
 }
 
 // tenantBounds are how many requests and waiting polls a tenant may have at one server. 0 means the
-// limit in the server's own configuration.
-type tenantBounds struct{ requests, polls int64 }
+// limit in the server's own configuration. The zero rate means that there is no limit.
+type tenantBounds struct {
+	requests, polls int64
+	rate            requestRate
+}
 
 const (
 	boundsAge    = maxBoundsAge / 2
@@ -62,12 +65,15 @@ func (s *Server) refreshBounds(ctx context.Context) {
 			own.requests = r.Maximum
 		case "max_waiting_polls":
 			own.polls = r.Maximum
+		case "max_request_rate":
+			own.rate = requestRate{limit: r.Maximum, period: time.Duration(r.PeriodSeconds * float64(time.Second)), burst: r.Burst}
 		}
 		bounds.tenants[r.TenantID] = own
 	}
 	// Two reads may overlap: the one that began later wins.
 	if known := s.bounds.known.Load(); known == nil || known.at.Before(at) {
 		s.bounds.known.Store(bounds)
+		s.requestRates.forget(bounds.tenants)
 	}
 }
 

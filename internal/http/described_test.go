@@ -351,6 +351,7 @@ max_queue_depth: How many jobs may be available, scheduled or pending.
 max_scheduled: How many jobs may be scheduled.
 max_size: Another name of backpressure.max_depth.
 max_stored_bytes: How many bytes the jobs of the tenant may take up.
+max_request_rate: How many requests the tenant may send to one server in a period.
 max_waiting_polls: How many requests of the tenant may wait for jobs or results at one server.
 message: What happened, in a sentence for people.
 meta: An object of the producer's; tenant_id in it names the tenant.

@@ -10,7 +10,7 @@
 //	Jobs and workers:          jobs deadletters results cron enqueue partial settle fetch workers events
 //	What operators configure:  settings tiers pools queues apikeys neighbours tenants limits dispatch explain doctor stats audit bulk
 //	Bodies and answers:        pressure endings wire envelope idempotency read bind
-//	Who may, and how much:     admit auth refusedtokens keyring errors refusals respond route scope page room
+//	Who may, and how much:     admit rates auth refusedtokens keyring errors refusals respond route scope page room
 //	What a request carries:    config tenantheader request bounds defaulttenant background
 //
 // The directory is named http and the package httpapi, so that files can import net/http under its

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/labstack/echo/v4"
 
@@ -122,7 +123,10 @@ func limitHeaders(h http.Header, problem *pg.Error) {
 		if l.Name == "max_enqueue_rate" {
 			h.Set("X-RateLimit-Limit", fmt.Sprintf("%.0f", *l.Maximum))
 			h.Set("X-RateLimit-Remaining", fmt.Sprintf("%.0f", max(0, *l.Maximum-*l.Current)))
-			set("X-RateLimit-Reset", l.RetryAfter)
+			if l.RetryAfter != nil { // a Unix timestamp (ojs-http-binding section 14)
+				at := time.Now().Add(time.Duration(*l.RetryAfter * float64(time.Second)))
+				h.Set("X-RateLimit-Reset", strconv.FormatInt(at.Unix(), 10))
+			}
 		}
 	}
 	if l.Depth != nil && l.Bound != nil && *l.Bound > 0 {

@@ -514,7 +514,7 @@ func tenantSchemas() map[string]named {
 		for _, name := range []string{
 			"max_concurrency", "max_queue_depth", "max_scheduled", "max_stored_bytes", "max_in_flight_requests",
 			"max_waiting_polls",
-			"max_enqueue_rate",
+			"max_enqueue_rate", "max_request_rate",
 		} {
 			p[name+"?"] = nullable(either(whole64(), ref("Limit")))
 		}

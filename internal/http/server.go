@@ -59,6 +59,7 @@ type Server struct {
 	// locks.
 	mounted       map[routeKey]*route
 	bounds        boundsCache
+	requestRates  requestRates
 	background    background
 	admission     admission
 	endings       endings

@@ -388,15 +388,18 @@ func (q *Queries) Doctor(ctx context.Context, arg DoctorParams) ([]DoctorRow, er
 }
 
 const doorLimits = `-- name: DoorLimits :many
-select q.tenant_id, q.queue, q.resource, q.maximum from ojs.quota q
-where q.resource in ('max_depth', 'max_in_flight_requests', 'max_waiting_polls')
+select q.tenant_id, q.queue, q.resource, q.maximum, coalesce(date_part('epoch', q.period), 0)::float8 as period_seconds,
+    coalesce(q.burst, 0)::bigint as burst
+from ojs.quota q where q.resource in ('max_depth', 'max_in_flight_requests', 'max_waiting_polls', 'max_request_rate')
 `
 
 type DoorLimitsRow struct {
-	TenantID string `json:"tenant_id"`
-	Queue    string `json:"queue"`
-	Resource string `json:"resource"`
-	Maximum  int64  `json:"maximum"`
+	TenantID      string  `json:"tenant_id"`
+	Queue         string  `json:"queue"`
+	Resource      string  `json:"resource"`
+	Maximum       int64   `json:"maximum"`
+	PeriodSeconds float64 `json:"period_seconds"`
+	Burst         int64   `json:"burst"`
 }
 
 // The limits that servers have to know before they call.
@@ -414,6 +417,8 @@ func (q *Queries) DoorLimits(ctx context.Context) ([]DoorLimitsRow, error) {
 			&i.Queue,
 			&i.Resource,
 			&i.Maximum,
+			&i.PeriodSeconds,
+			&i.Burst,
 		); err != nil {
 			return nil, err
 		}

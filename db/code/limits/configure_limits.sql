@@ -44,7 +44,7 @@ comment on column ojs.limits.resource is
 'What is limited: max_concurrency, active jobs; max_enqueue_rate, new jobs in a period;
 max_queue_depth, jobs that are available, scheduled or pending; max_scheduled, scheduled jobs;
 max_depth, of a queue, jobs that have not ended; max_stored_bytes, the size of the jobs until
-retention drops them; on each server max_in_flight_requests and max_waiting_polls.';
+retention drops them; on each server max_in_flight_requests, max_waiting_polls and max_request_rate.';
 comment on column ojs.limits.maximum is 'How many.';
 comment on column ojs.limits.period is 'Of a rate, the period; else null.';
 comment on column ojs.limits.burst is
@@ -126,7 +126,8 @@ promotions exceed it, because they are never refused.
 - max_concurrency: as ojs.limit_concurrency.
 - without a queue, max_stored_bytes: the size of the tenant''s jobs until retention drops them, with
 results, errors, and 512 bytes for each.
-- without a queue, max_in_flight_requests and max_waiting_polls: on each server.
+- without a queue, max_in_flight_requests, max_waiting_polls and max_request_rate ({limit, period,
+burst}, of requests over HTTP): on each server.
 Other spellings: concurrency, enqueue_rate and max_jobs_per_second (a number per second),
 queue_depth, scheduled_jobs, max_concurrent_jobs.
 Jobs beyond a limit are refused with TENANT_LIMIT_EXCEEDED, by every function that enqueues. Jobs
@@ -153,7 +154,7 @@ language plpgsql
 as $$
 declare
     c_known  constant text[] := '{max_concurrency, max_enqueue_rate, max_queue_depth, max_scheduled, max_stored_bytes,
-        max_in_flight_requests, max_waiting_polls}';
+        max_in_flight_requests, max_waiting_polls, max_request_rate}';
     v_fields jsonb := '{}';
     v_field  record;
     v_value  jsonb;
@@ -171,7 +172,8 @@ begin
     loop
         if v_field.name <> all (c_known) then
             perform ojs._not_a_setting(v_field.key, c_known, 'The limits are ' || array_to_string(c_known, ', ') || '.');
-        elsif p_queue is not null and v_field.name in ('max_stored_bytes', 'max_in_flight_requests', 'max_waiting_polls') then
+        elsif p_queue is not null
+                and v_field.name in ('max_stored_bytes', 'max_in_flight_requests', 'max_waiting_polls', 'max_request_rate') then
             perform ojs._raise('OJ422', format('%s is of a tenant, not of a queue', v_field.key), jsonb_build_object('field', v_field.key));
         end if;
         v_value := ojs._limit_value(v_field.key, v_field.name, v_field.value, v_field.per_second);
@@ -193,7 +195,7 @@ language plpgsql immutable
 as $$
 declare
     v_value jsonb := case when jsonb_typeof(p_value) = 'number' then jsonb_build_object('limit', p_value) else p_value end;
-    v_rate  boolean := p_name = 'max_enqueue_rate';
+    v_rate  boolean := p_name in ('max_enqueue_rate', 'max_request_rate');
     v_bad   text;
 begin
     if p_value = 'null' then
@@ -210,7 +212,7 @@ begin
         when f.key = 'limit' or f.key = 'burst' and v_rate then
             jsonb_typeof(f.value) <> 'number' or (f.value #>> '{}') !~ '^[0-9]{1,16}$' or f.value::text::bigint > ojs._most(p_name)
         when f.key = 'period' and v_rate then jsonb_typeof(f.value) <> 'string' or ojs._duration(f.value #>> '{}') is null
-        when f.key = 'soft' and p_name not in ('max_concurrency', 'max_in_flight_requests', 'max_waiting_polls') then
+        when f.key = 'soft' and p_name not in ('max_concurrency', 'max_in_flight_requests', 'max_waiting_polls', 'max_request_rate') then
             jsonb_typeof(f.value) <> 'boolean'
         else true end);
     if v_bad is not null then

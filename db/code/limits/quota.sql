@@ -20,7 +20,7 @@ comment on column ojs.quota.resource is
 'What is limited: max_enqueue_rate, jobs in a period, and throttled_rate of a tenant that is
 throttled; max_queue_depth, jobs that are available, scheduled or pending; max_scheduled, jobs that
 are scheduled; max_depth, of a queue, jobs that have not ended; max_stored_bytes, the size of the
-jobs; max_in_flight_requests and max_waiting_polls, of a tenant on each server.';
+jobs; max_in_flight_requests, max_waiting_polls and max_request_rate, of a tenant on each server.';
 comment on column ojs.quota.nth is
 'Which element of ojs.stripe.tokens holds its tokens; null: it does not limit enqueueing.';
 comment on column ojs.quota.maximum is 'How many.';

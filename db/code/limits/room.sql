@@ -111,8 +111,8 @@ as $$
     select (a.q).tenant_id, (a.q).queue, (a.q).nth,
         case when c.by_itself then 0 else (a.q).maximum - u.used - t.tokens end::bigint,
         case when c.by_itself then ceil(c.most - t.tokens - 1e-6) else u.used end::bigint,
-        case when c.by_itself then (c.most - floor(t.tokens + 1e-6)) / c.most
-            when (a.q).maximum > 0 then u.used / (a.q).maximum::float8 else 1 end
+        case when (a.q).maximum = 0 then 1 when c.by_itself then (c.most - floor(t.tokens + 1e-6)) / c.most
+            else u.used / (a.q).maximum::float8 end
     from asked a
     -- by_itself: no tokens are given here. The tokens of a rate grow with time, and ojs._measure
     -- gives the tokens of bytes.

@@ -33,8 +33,12 @@ begin
         (7, 'max_enqueue_rate.period', ojs._duration(v_fields #>> '{max_enqueue_rate,period}') not between '1 second' and '31 days',
             'must be between PT1S and P31D'),
         (8, 'max_in_flight_requests', (v_fields #>> '{max_in_flight_requests,limit}')::bigint < 1, 'must be at least 1'),
-        (9, 'max_stored_bytes', (v_fields #>> '{max_stored_bytes,limit}')::bigint < 1, 'must be at least 1'),
-        (10, 'max_waiting_polls', (v_fields #>> '{max_waiting_polls,limit}')::bigint < 1, 'must be at least 1')
+        (9, 'max_request_rate', (v_fields #>> '{max_request_rate,limit}')::bigint < 1, 'must be an integer between 1 and 1000000000'),
+        (10, 'max_request_rate.burst', (v_fields #>> '{max_request_rate,burst}')::bigint < 1,
+            'must be an integer between 1 and 1000000000'),
+        (11, 'max_request_rate.period', ojs._duration(v_fields #>> '{max_request_rate,period}') not between '1 second' and '31 days',
+            'must be between PT1S and P31D'),
+        (12, 'max_waiting_polls', (v_fields #>> '{max_waiting_polls,limit}')::bigint < 1, 'must be at least 1')
     ) c(n, field, wrong, must) where c.wrong order by c.n limit 1;
     if found then
         perform ojs._raise('OJ422', v_bad.field || ' ' || v_bad.must, jsonb_build_object('field', v_bad.field));
