@@ -139,6 +139,12 @@ func (p *apiPage) errors() {
 		func(v []string) {
 			p.add("| %s | %s | %s | %s | %s | %s |\n", v[0], v[1], v[2], v[3], cell(v[4]), cell(v[5]))
 		})
+	p.add("\nThe table is for SQL. Over HTTP two rows differ by their cause:\n\n" +
+		"- 54000 is 413 only if a value is too large. If PostgreSQL has reached a limit of its own (the\n" +
+		"  NOTIFY queue is full, transaction ids are used up), the answer is 503 `backend_unavailable`,\n" +
+		"  retryable.\n" +
+		"- 42501 is 503 `backend_unavailable`, retryable: the sessions are the server's own, so its role\n" +
+		"  lacks a right, which its log names. What a client may not do is OJ403.\n")
 }
 
 func (p *apiPage) tables() {

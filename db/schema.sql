@@ -5421,7 +5421,12 @@ $$;
 
 CREATE FUNCTION ojs._has_fetched() RETURNS boolean
     LANGUAGE sql STABLE
-    AS $$ select exists (select from ojs.lease l where l.xid = pg_current_xact_id_if_assigned()) $$;
+    AS $$
+    -- In a logical copy ojs.lease has transaction ids of another cluster, and the running
+    -- transaction may have one of them. It cannot have fetched: there FETCH is refused.
+    select exists (select from ojs.lease l where l.xid = pg_current_xact_id_if_assigned())
+        and not (select ojs._copied(f) from ojs._folded() f)
+$$;
 
 CREATE FUNCTION ojs._has_later(p_table text, p_id uuid, p_most integer DEFAULT 10000) RETURNS boolean
     LANGUAGE plpgsql STABLE
@@ -8210,7 +8215,7 @@ CREATE FUNCTION ojs._name_violation(p_type text, p_queue text, p_priority intege
     AS $$
 begin
     return case
-        when p_type is null then row('OJ400', 'type', 'type is required')::ojs.violation
+        when coalesce(p_type, '') = '' then row('OJ400', 'type', 'type is required')::ojs.violation
         when length(p_type) > 255 then row('OJ400', 'type', 'type is longer than 255 characters')::ojs.violation
         when not ojs._type_name(p_type) then
             row('OJ400', 'type',
@@ -12996,7 +13001,8 @@ begin
                     or exists (select from ojs.release r where r.xid = x.xid and r.at < v_old))) then
         v_more := ojs._prune(10 * p_limit);
     end if;
-    if (select m.next_at <= p_now from ojs.dead_letter_mark m) then
+    -- Rounds are 5 minutes apart. One that is due later was planned before the clock was set back.
+    if (select m.next_at not between p_now + interval '1 microsecond' and p_now + interval '5 minutes' from ojs.dead_letter_mark m) then
         v_more := ojs._prune_dead_letters(p_limit) or v_more;
     end if;
     v_more := ojs._prune_audit(p_now, p_limit) or v_more;
@@ -16368,9 +16374,7 @@ CREATE FUNCTION ojs.rebuild() RETURNS void
 declare
     v_next xid8 := pg_snapshot_xmax(pg_current_snapshot());
 begin
-    -- In a logical copy ojs.lease has transaction ids of another cluster, and the running
-    -- transaction may have one of them. It cannot have fetched: there FETCH is refused.
-    perform ojs._fetched_nothing() from ojs._folded() f where not ojs._copied(f);
+    perform ojs._fetched_nothing();
     -- All limits are counted anew. A session that changes a limit is waited for before the lane is
     -- taken, while dispatch goes on.
     perform from ojs.rule r for update;

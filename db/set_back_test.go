@@ -159,3 +159,23 @@ func TestMeasuringAfterTheClockWasSetBack(t *testing.T) {
 		t.Error("the upkeep waits until the clock has caught up")
 	}
 }
+
+// Dead letters that are too old are removed as soon as the clock is right again.
+func TestDeadLettersAfterTheClockWasSetBack(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service := d.Service()
+	exec(t, d.Operator(), "select ojs.configure_dead_letters(p_max_count => 1)")
+	d.SetNow(noon.Add(2 * time.Hour))
+	tick(t, service, 1000)
+	d.SetNow(noon)
+	for range 2 {
+		exec(t, service, `select ojs.enqueue('a', p_retry => '{"max_attempts": 1, "on_exhaustion": "dead_letter"}')`)
+		exec(t, service, `select ojs.nack(f.id, '{"message": "x"}') from ojs.fetch('{default}') f`)
+	}
+	tick(t, service, 1000)
+	tick(t, service, 1000)
+	if n := one[int](t, d.Pool, "select count(*)::int from ojs.dead_letter"); n != 1 {
+		t.Errorf("%d dead letters are kept until the clock has caught up, want 1", n)
+	}
+}

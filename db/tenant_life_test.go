@@ -337,6 +337,25 @@ func TestDeregisteringDeletesDeadLetters(t *testing.T) {
 	}
 }
 
+// In a copy of the database in another cluster the running transaction may have the id of one that fetched jobs in the first cluster.
+func TestACopyIsNotTakenForATransactionThatHasFetched(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service := d.Service()
+	exec(t, service, "select ojs.enqueue('a', p_tenant => 'acme')")
+	exec(t, service, "select ojs.fetch('{default}')")
+	// What a restore leaves: other oids, and ids that this cluster has not reached yet.
+	exec(t, d.Pool, "update ojs.fold set home = 0")
+	tx := begin(t, d.Pool)
+	exec(t, tx, "update ojs.lease set xid = pg_current_xact_id()")
+	for _, sql := range []string{"select ojs.limit_concurrency(5, 'acme')", "select ojs.rebuild()"} {
+		if _, err := tx.Exec(t.Context(), sql); err != nil {
+			t.Errorf("%s: %v", sql, err)
+		}
+	}
+	rollback(t, tx)
+}
+
 // A transaction that has fetched jobs may call the tick, too: what changes settings is left to another one.
 func TestATickAfterAFetchChangesNoSettings(t *testing.T) {
 	t.Parallel()

@@ -25,6 +25,22 @@ func TestMT103JobsOfATenant(t *testing.T) {
 	r.knowsNo("tenant", "GET /admin/tenants/nobody/jobs", "")
 }
 
+// Running jobs are the oldest. A list finds them behind more jobs than one page looks at.
+func TestRunningJobsBehindABacklog(t *testing.T) {
+	t.Parallel()
+	r := startOperators(t)
+	r.sql("select ojs.enqueue('a', p_tenant => 'acme', p_queue => 'old')")
+	r.sql("select ojs.fetch('{old}')")
+	for range 2 {
+		r.sql(`select ojs.enqueue_many((select jsonb_agg('{"type": "many", "args": [], "queue": "bulk", "tenant": "acme"}'::jsonb)
+			from generate_series(1, 5025)))`)
+	}
+	r.sql("select ojs.tick()")
+	for _, list := range []string{"GET /jobs", "GET /admin/jobs", "GET /admin/tenants/acme/jobs"} {
+		r.gives(list+"?state=active", "", 200, `{"jobs": [{"state": "active", "type": "a"}], "pagination": {"total": 1}}`)
+	}
+}
+
 func TestJobs(t *testing.T) {
 	t.Parallel()
 	r := startOperators(t)

@@ -15,6 +15,18 @@ import (
 )
 
 // Every request here must be refused with a 4xx that names the field, and leave nothing behind.
+// A list where one object is wanted leads to the route that takes several jobs.
+func TestAListInPlaceOfAJob(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	for _, path := range []string{"/ojs/v1/jobs", "/ojs/v1/jobs/batch"} {
+		r := a.do("POST", path, `[{"type": "a", "args": []}]`).want(400)
+		if got := r.text("error.hint"); !strings.Contains(got, "/ojs/v1/jobs/batch") {
+			t.Errorf("POST %s hints: %s", path, got)
+		}
+	}
+}
+
 func TestMalformed(t *testing.T) {
 	t.Parallel()
 	a := start(t, func(c *Config) { c.Limits = Limits{Body: 200_000, BatchBody: 400_000, BatchJobs: 20} })

@@ -62,7 +62,10 @@ func ReadBody(w http.ResponseWriter, r *http.Request, limit int64, depth int, op
 			return nil, whole
 		}
 		if Kind(raw) != "object" {
-			return nil, problems.Refuse(problems.CodeInvalidPayload, "body", "the body must be a JSON object, not %s", Kind(raw))
+			err := problems.Refuse(problems.CodeInvalidPayload, "body", "the body must be a JSON object, not %s", Kind(raw))
+			// The code's own hint is about text that is no JSON.
+			err.Hint = `Send one object. Several jobs are {"jobs": [...]} for POST /ojs/v1/jobs/batch.`
+			return nil, err
 		}
 		fields = membersOf(raw, MostMembers+1)
 	}

@@ -12,7 +12,7 @@ import (
 // Shortage is memory that all sessions of PostgreSQL share and that runs out.
 type Shortage struct {
 	What    string // a sentence, for everybody; "" if nothing runs out
-	Holders string // the sessions that hold most locks, for operators; "" if the lock table is not concerned
+	Holders string // the sessions that hold it, or where they are named, for operators; "" if nothing runs out
 }
 
 const (
@@ -35,18 +35,29 @@ func (d *DB) Shortage(ctx context.Context) (Shortage, error) {
 	}
 	switch {
 	case sqlstate.In(err, sqlstate.OutOfMemory):
-		return Shortage{What: "PostgreSQL's lock table is full."}, nil
+		return Shortage{What: "PostgreSQL's lock table is full.", Holders: "not known"}, nil
 	case err != nil:
 		return Shortage{}, fmt.Errorf("ask how full the NOTIFY queue and the lock table are: %w", err)
+	}
+	return shortageOf(&row), nil
+}
+
+// shortageOf returns which of the two runs out. If both do, it is the lock table.
+func shortageOf(row *sqlcgen.SharedMemoryRow) Shortage {
+	switch {
 	case float64(row.Locks) > fullTable*float64(row.LockTable):
 		return Shortage{
 			What:    fmt.Sprintf("PostgreSQL's lock table is nearly full: %d locks, and it is made for %d.", row.Locks, row.LockTable),
 			Holders: row.Holders,
-		}, nil
+		}
 	case row.NotifyQueue > fullQueue:
-		return Shortage{What: fmt.Sprintf("PostgreSQL's NOTIFY queue is %.0f %% full.", 100*row.NotifyQueue)}, nil
+		// The server's login does not see for how long transactions of other roles have been open.
+		return Shortage{
+			What:    fmt.Sprintf("PostgreSQL's NOTIFY queue is %.0f %% full.", 100*row.NotifyQueue),
+			Holders: "ojs-pg doctor and PostgreSQL's log name the process",
+		}
 	}
-	return Shortage{}, nil
+	return Shortage{}
 }
 
 func sharedMemory(ctx context.Context, q *sqlcgen.Queries) (sqlcgen.SharedMemoryRow, error) {

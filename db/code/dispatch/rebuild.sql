@@ -8,9 +8,7 @@ as $$
 declare
     v_next xid8 := pg_snapshot_xmax(pg_current_snapshot());
 begin
-    -- In a logical copy ojs.lease has transaction ids of another cluster, and the running
-    -- transaction may have one of them. It cannot have fetched: there FETCH is refused.
-    perform ojs._fetched_nothing() from ojs._folded() f where not ojs._copied(f);
+    perform ojs._fetched_nothing();
     -- All limits are counted anew. A session that changes a limit is waited for before the lane is
     -- taken, while dispatch goes on.
     perform from ojs.rule r for update;

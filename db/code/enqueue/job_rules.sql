@@ -87,7 +87,7 @@ language plpgsql immutable
 as $$
 begin
     return case
-        when p_type is null then row('OJ400', 'type', 'type is required')::ojs.violation
+        when coalesce(p_type, '') = '' then row('OJ400', 'type', 'type is required')::ojs.violation
         when length(p_type) > 255 then row('OJ400', 'type', 'type is longer than 255 characters')::ojs.violation
         when not ojs._type_name(p_type) then
             row('OJ400', 'type',

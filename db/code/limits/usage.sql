@@ -368,7 +368,12 @@ p_queues, p_pools: of the attempts that ended.';
 
 create or replace function ojs._has_fetched() returns boolean
 language sql stable
-as $$ select exists (select from ojs.lease l where l.xid = pg_current_xact_id_if_assigned()) $$;
+as $$
+    -- In a logical copy ojs.lease has transaction ids of another cluster, and the running
+    -- transaction may have one of them. It cannot have fetched: there FETCH is refused.
+    select exists (select from ojs.lease l where l.xid = pg_current_xact_id_if_assigned())
+        and not (select ojs._copied(f) from ojs._folded() f)
+$$;
 comment on function ojs._has_fetched() is
 'Returns whether the running transaction has fetched jobs. No snapshot has them yet, so a count made
 now would lack them.';
