@@ -64,6 +64,10 @@ func authFlags() []cli.Flag {
 			Name: "jwt-scope-claim", Value: "scope", Sources: cli.EnvVars("OJS_JWT_SCOPE_CLAIM"),
 			Usage: "`CLAIM` that holds the scopes, separated by spaces or as an array",
 		},
+		&cli.StringFlag{
+			Name: "jwt-queues-claim", Value: "queues", Sources: cli.EnvVars("OJS_JWT_QUEUES_CLAIM"),
+			Usage: "`CLAIM` that holds the queues that the token is for, in the same forms; a token without it is for all queues",
+		},
 	}
 }
 
@@ -82,6 +86,7 @@ func newAuth(c *cli.Command) (a auth, err error) {
 		KeyFile: c.String("jwt-keys"), KeysURL: c.String("jwt-keys-url"),
 		Issuer: c.String("jwt-issuer"), Audience: c.String("jwt-audience"),
 		TenantClaim: c.String("jwt-tenant-claim"), ScopeClaim: c.String("jwt-scope-claim"),
+		QueuesClaim: c.String("jwt-queues-claim"),
 	})
 	if err != nil {
 		return a, cmdline.Misuse(fmt.Errorf("--auth jwt: %w (--jwt-keys or --jwt-keys-url, --jwt-issuer, --jwt-audience)", err))

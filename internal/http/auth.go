@@ -123,5 +123,5 @@ func (s *Server) bearer(c echo.Context, token string) (*principal, error) {
 		s.refusedTokens.note(s.log, err, time.Now())
 		return nil, nil //nolint:nilnil // the credential is not valid
 	}
-	return &principal{Name: "jwt:" + caller.Subject, Tenant: caller.Tenant, Scopes: caller.Scopes}, nil
+	return &principal{Name: "jwt:" + caller.Subject, Tenant: caller.Tenant, Scopes: caller.Scopes, Queues: caller.Queues}, nil
 }

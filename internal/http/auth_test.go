@@ -377,3 +377,16 @@ func TestARevokedKeyIsRefusedByEveryServer(t *testing.T) {
 		t.Errorf("servers remember a key for %s", memory)
 	}
 }
+
+// A token that names queues is for these only, as a key of queues.
+func TestTokensOfQueues(t *testing.T) {
+	t.Parallel()
+	a := start(t, func(c *Config) { c.Tokens = tokens(t) })
+	some := token(t, "acme", "produce work read", map[string]any{"queues": []string{"mail"}})
+	a.do("POST", v1+"/jobs", `{"type": "a", "args": [], "options": {"queue": "mail"}}`, some).want(201)
+	a.do("POST", v1+"/jobs", `{"type": "a", "args": []}`, some).want(403).is(map[string]any{"error.code": "forbidden"})
+	a.do("POST", v1+"/workers/fetch", `{"queues": ["mail"], "worker_id": "w"}`, some).want(200)
+	a.do("POST", v1+"/workers/fetch", `{"queues": ["mail", "default"], "worker_id": "w"}`, some).want(403)
+	a.do("POST", v1+"/jobs", `{"type": "a", "args": []}`, token(t, "acme", "produce", nil)).want(201)
+	a.do("POST", v1+"/jobs", `{"type": "a", "args": []}`, token(t, "acme", "produce", map[string]any{"queues": []string{}})).want(401)
+}

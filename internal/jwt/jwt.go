@@ -42,6 +42,7 @@ type Config struct {
 
 	TenantClaim string // default tenant_id
 	ScopeClaim  string // default scope: one text with spaces, or an array
+	QueuesClaim string // default queues: one text with spaces, or an array
 }
 
 // Caller is the identity in a verified token.
@@ -49,6 +50,7 @@ type Caller struct {
 	Subject string  // at most 255 visible characters: it stands in logs and in the audit trail
 	Tenant  *string // nil: an operator, whose token has the scope admin
 	Scopes  []string
+	Queues  []string // nil: all queues
 	Expires time.Time
 }
 
@@ -91,6 +93,7 @@ func New(cfg Config) (*Verifier, error) {
 		return nil, errors.New("a JWT is believed from an issuer and for an audience: both have to be named")
 	}
 	cfg.TenantClaim, cfg.ScopeClaim = cmp.Or(cfg.TenantClaim, "tenant_id"), cmp.Or(cfg.ScopeClaim, "scope")
+	cfg.QueuesClaim = cmp.Or(cfg.QueuesClaim, "queues")
 	v := &Verifier{
 		cfg: cfg, now: time.Now, known: map[[sha256.Size]byte]remembered{},
 		expect: jwt.Expected{Issuer: cfg.Issuer, AnyAudience: jwt.Audience{cfg.Audience}},
@@ -242,10 +245,22 @@ func (v *Verifier) check(ctx context.Context, token string, now time.Time) (*Cal
 	return caller, nil
 }
 
-// read takes the tenant and the scopes from the claims. It fails if the claim of the tenant is
-// there and cannot be read: that is not the same as no tenant.
+// maxQueues is how many queues a token may name, as many as an API key.
+const maxQueues = 100
+
+// read takes the tenant, the scopes and the queues from the claims. It fails if the claim of the
+// tenant or of the queues is there and cannot be read: that is not the same as no tenant, or as all
+// queues.
 func (cfg *Config) read(claims map[string]json.RawMessage, to *Caller) error {
-	scopes, err := readScopes(claims[cfg.ScopeClaim])
+	if raw, named := claims[cfg.QueuesClaim]; named {
+		queues, err := readList(raw)
+		isNone := func(q string) bool { return !names.Queue.MatchString(q) }
+		if err != nil || len(queues) == 0 || len(queues) > maxQueues || slices.ContainsFunc(queues, isNone) {
+			return invalid(BadClaims, "%s must name 1 to %d queues", cfg.QueuesClaim, maxQueues)
+		}
+		to.Queues = queues
+	}
+	scopes, err := readList(claims[cfg.ScopeClaim])
 	if err != nil {
 		return invalid(BadClaims, "%s: %w", cfg.ScopeClaim, err)
 	}
@@ -269,7 +284,8 @@ func (cfg *Config) read(claims map[string]json.RawMessage, to *Caller) error {
 	return nil
 }
 
-func readScopes(raw json.RawMessage) (list []string, err error) {
+// readList reads a claim with several names: a text with spaces between them, or an array of texts.
+func readList(raw json.RawMessage) (list []string, err error) {
 	if raw == nil {
 		return nil, nil
 	}

@@ -151,6 +151,8 @@ func TestClaimsThatAreRead(t *testing.T) {
 		"an operator has no tenant":        {map[string]any{"tenant_id": nil, "scope": "admin"}, "", "admin"},
 		"a tenant's administrator has one": {map[string]any{"scope": "admin"}, "acme", "admin"},
 		"one audience of several is ours":  {map[string]any{"aud": []string{"mail", "ojs"}}, "acme", "produce read"},
+		"it may be for some queues":        {map[string]any{"queues": []string{"mail", "reports"}}, "acme", "produce read of mail reports"},
+		"queues may be a text":             {map[string]any{"queues": "mail"}, "acme", "produce read of mail"},
 		"a clock may be late":              {map[string]any{"exp": theBeginning.Add(-5 * time.Second).Unix()}, "acme", "produce read"},
 		"a clock may be early":             {map[string]any{"nbf": theBeginning.Add(5 * time.Second).Unix()}, "acme", "produce read"},
 	} {
@@ -163,8 +165,12 @@ func TestClaimsThatAreRead(t *testing.T) {
 		if caller.Tenant != nil {
 			tenant = *caller.Tenant
 		}
-		if tenant != c.tenant || strings.Join(caller.Scopes, " ") != c.scopes {
-			t.Errorf("%s: it is of tenant %q with %q", name, tenant, caller.Scopes)
+		scopes := strings.Join(caller.Scopes, " ")
+		if caller.Queues != nil {
+			scopes += " of " + strings.Join(caller.Queues, " ")
+		}
+		if tenant != c.tenant || scopes != c.scopes {
+			t.Errorf("%s: it is of tenant %q with %q", name, tenant, scopes)
 		}
 	}
 	v := verifier(t, []byte(secret), func(c *Config) { c.TenantClaim, c.ScopeClaim = "org", "permissions" })
@@ -211,6 +217,11 @@ func TestTokensThatAreRefused(t *testing.T) {
 		"a tenant that is too long":            change("tenant_id", strings.Repeat("a", 257)),
 		"scopes that are a number":             change("scope", 1),
 		"scopes that are not all texts":        change("scope", []any{"read", 1}),
+		"queues that are a number":             change("queues", 1),
+		"queues that are null":                 change("queues", json.RawMessage("null")),
+		"no queue":                             change("queues", []string{}),
+		"a queue that cannot be":               change("queues", []string{"mail", "*"}),
+		"too many queues":                      change("queues", strings.Repeat("mail ", 101)),
 		"no subject":                           change("sub", nil),
 		"a subject that is two lines of a log": change("sub", "ada\nlevel=INFO"),
 		"a subject with a NUL":                 change("sub", "ada\x00"),
