@@ -21,9 +21,9 @@ test: ## all tests, on the newest PostgreSQL found here
 	$(GO) test ./...
 
 QUICK_DB   := Golden|Grants|Planner|Explained|RowSecurity|Closed|Comment|TestReadmeNames|TestStateMachine|TestEveryDoor|TestRollback|TestLeasesFence|TestWeightsGiveShares
-QUICK_HTTP := TestHeaders|TestEnqueueShape|TestFetchAckShapes|TestNack|TestHeartbeat|TestLongPollWokenByACommit|TestEveryRoute
+QUICK_HTTP := TestHeaders|TestEnqueueShape|TestFetchAckShapes|TestNack|TestHeartbeat|TestLongPollWokenByACommit|TestEveryRoute|TestContracts
 
-quick: ## the quick tests, under a minute: what needs no database, the catalogs, and each verb once, in SQL and over HTTP
+quick: ## the quick tests, a minute on an idle machine: what needs no database, the catalogs, and each verb once, in SQL and over HTTP
 	$(GO) test ./internal/names ./internal/jwt ./internal/guard ./internal/jsonbody ./conformance/internal/engine
 	$(GO) test ./db -run '$(QUICK_DB)'
 	$(GO) test ./internal/http -run '$(QUICK_HTTP)'
@@ -81,12 +81,12 @@ UNCLEAR := whoever|whomever|doorman|and its like
 lint: ## formatting, vet, staticcheck, errcheck, lines of at most 140 columns, unclear words, go.mod
 	@unformatted=$$($(TOOL) gofumpt -l $$(git ls-files --cached --others --exclude-standard '*.go' | grep -v '^internal/sqlcgen/')); \
 	  [ -z "$$unformatted" ] || { echo "not formatted, make fmt:"; echo "$$unformatted"; exit 1; }
-	$(GO) vet ./...
-	$(TOOL) staticcheck ./...
-	$(TOOL) errcheck -ignoretests -exclude .errcheck-excludes ./...
 	@git ls-files --cached --others --exclude-standard '*.go' db/queries db/migrations db/code | grep -v '^internal/sqlcgen/' | xargs awk \
 	  '{ gsub(/\t/, "    ") } length > 140 { print FILENAME ":" FNR ": " length " columns, at most 140"; wide = 1 } END { exit wide }'
 	@! git grep -nEi '$(UNCLEAR)' -- '*.go' '*.md' db/code db/queries docs examples ':!CHANGELOG.md' || { echo "say who or what it is"; exit 1; }
+	$(GO) vet ./...
+	$(TOOL) staticcheck ./...
+	$(TOOL) errcheck -ignoretests -exclude .errcheck-excludes ./...
 	$(GO) mod tidy -diff
 	$(GO) mod verify
 

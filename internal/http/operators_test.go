@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/labstack/echo/v4"
+
 	"github.com/ojs-pg/ojs-pg/internal/names"
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
@@ -51,6 +53,13 @@ func (r *room) send(call, body string) (status int, answer string) {
 	}
 	rec := httptest.NewRecorder()
 	r.handler.ServeHTTP(rec, req)
+	answered := &reply{t: r.T, status: rec.Code, header: rec.Header(), body: rec.Body.String()}
+	if strings.Contains(rec.Header().Get("Content-Type"), "json") {
+		if err := answered.parse(); err != nil {
+			r.Errorf("%s is answered with no JSON: %s", call, answered.body)
+		}
+		checkContract(r.T, r.handler.(*echo.Echo), req, body, answered)
+	}
 	return rec.Code, rec.Body.String()
 }
 

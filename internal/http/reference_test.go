@@ -293,7 +293,8 @@ func (s *stage) checkReference(shown map[string][]*example) {
 	}
 	for route := range want {
 		if !told[route] {
-			t.Errorf("the reference has no heading %s", route)
+			t.Errorf("no page of docs/reference/http describes %s: add to the page of its resource a heading, a sentence, and two marks\n"+
+				"## %s\n\nWhat it does.\n\n<!-- route: written by make golden -->\n<!-- end of route -->", route, route)
 		}
 	}
 	golden(t, reference+"objects.md", s.objects())
