@@ -102,7 +102,7 @@ func latestUsage(ctx context.Context, o *operator) error {
 	if err != nil {
 		return err
 	}
-	rows, err := o.sql.LatestUsageBatch(ctx, tenant)
+	rows, err := o.sql.LatestUsageBatch(ctx, &tenant)
 	if err != nil {
 		return err
 	}

@@ -92,9 +92,14 @@ where (sqlc.narg('tenant')::text is null or b.tenant_id = sqlc.narg('tenant')::t
 order by b.hour, b.tenant_id limit @max_rows::int;
 
 -- name: LatestUsageBatch :many
+-- The end of a tenant's chain; without a tenant a row of the latest hour.
 select b.tenant_id, b.n, b.hour, b.closed_at, b.enqueued, b.attempts, b.completed, b.failed, b.failed_attempts, b.worker_ms,
     b.stored_bytes, b.refused_429, b.refused_507, b.previous, b.hash
-from ojs.usage_batches b where b.tenant_id = @tenant::text order by b.n desc limit 1;
+from (
+    (select o.* from ojs.usage_batches o where o.tenant_id = sqlc.narg('tenant')::text order by o.n desc limit 1)
+    union all
+    (select o.* from ojs.usage_batches o where sqlc.narg('tenant')::text is null order by o.hour desc, o.tenant_id desc limit 1)
+) b;
 
 -- name: VerifyUsage :many
 -- The hour is read from the view, because sqlc would take that of the function for never null.

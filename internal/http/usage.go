@@ -92,18 +92,17 @@ func (s *Server) writeUsageCSV(c echo.Context, of *admin.Usage) error {
 	})
 }
 
-// latestUsage answers with the latest row of a tenant.
+// latestUsage answers with the latest row of a tenant, or of the ledger.
 func (s *Server) latestUsage(c echo.Context) error {
 	tenant := requestTenant(c)
-	if tenant == nil {
-		return problems.Invalid("tenant", "is required: each tenant has a latest row of its own")
-	}
-	rows, err := s.q.LatestUsageBatch(s.queryContext(c), *tenant)
-	if err != nil {
+	rows, err := s.q.LatestUsageBatch(s.queryContext(c), tenant)
+	switch {
+	case err != nil:
 		return err
-	}
-	if len(rows) == 0 {
+	case len(rows) == 0 && tenant != nil:
 		return problems.NoSuch("usage", *tenant)
+	case len(rows) == 0:
+		return problems.NoSuch("usage", "of any tenant")
 	}
 	return c.JSON(http.StatusOK, rows[0])
 }

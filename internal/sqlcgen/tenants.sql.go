@@ -217,10 +217,15 @@ func (q *Queries) JobsFloor(ctx context.Context, arg JobsFloorParams) (string, e
 const latestUsageBatch = `-- name: LatestUsageBatch :many
 select b.tenant_id, b.n, b.hour, b.closed_at, b.enqueued, b.attempts, b.completed, b.failed, b.failed_attempts, b.worker_ms,
     b.stored_bytes, b.refused_429, b.refused_507, b.previous, b.hash
-from ojs.usage_batches b where b.tenant_id = $1::text order by b.n desc limit 1
+from (
+    (select o.tenant_id, o.n, o.hour, o.closed_at, o.enqueued, o.attempts, o.completed, o.failed, o.failed_attempts, o.worker_ms, o.stored_bytes, o.refused_429, o.refused_507, o.previous, o.hash from ojs.usage_batches o where o.tenant_id = $1::text order by o.n desc limit 1)
+    union all
+    (select o.tenant_id, o.n, o.hour, o.closed_at, o.enqueued, o.attempts, o.completed, o.failed, o.failed_attempts, o.worker_ms, o.stored_bytes, o.refused_429, o.refused_507, o.previous, o.hash from ojs.usage_batches o where $1::text is null order by o.hour desc, o.tenant_id desc limit 1)
+) b
 `
 
-func (q *Queries) LatestUsageBatch(ctx context.Context, tenant string) ([]OjsUsageBatches, error) {
+// The end of a tenant's chain; without a tenant a row of the latest hour.
+func (q *Queries) LatestUsageBatch(ctx context.Context, tenant *string) ([]OjsUsageBatches, error) {
 	rows, err := q.db.Query(ctx, latestUsageBatch, tenant)
 	if err != nil {
 		return nil, err
