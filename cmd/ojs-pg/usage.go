@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -11,6 +10,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/admin"
 	"github.com/ojs-pg/ojs-pg/internal/cmdline"
 	"github.com/ojs-pg/ojs-pg/internal/jsonbody"
+	"github.com/ojs-pg/ojs-pg/internal/problems"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
@@ -32,7 +32,7 @@ func usageCommand() *cli.Command {
 			{Name: "csv", Usage: "print all rows of the period as CSV", Flags: period, Action: withAdmin("", printUsageCSV)},
 			{Name: "latest", Usage: "show the latest row of a tenant", ArgsUsage: "ID", Action: withAdmin("ID", latestUsage)},
 			{
-				Name: "verify", Usage: "verify the hashes of all rows, or those of a tenant (--tenant); fails if a row was changed",
+				Name: "verify", Usage: "verify the hashes of all rows, or those of a tenant (--tenant); exit status 4: a row was changed",
 				Action: withAdmin("", verifyUsage),
 			},
 			{
@@ -107,7 +107,7 @@ func latestUsage(ctx context.Context, o *operator) error {
 		return err
 	}
 	if len(rows) == 0 {
-		return fmt.Errorf("no hour of tenant %s is in the usage ledger yet", tenant)
+		return problems.NoSuch("usage", tenant)
 	}
 	return record(o, rows[0])
 }
@@ -122,7 +122,7 @@ func verifyUsage(ctx context.Context, o *operator) error {
 		return err
 	}
 	if len(faults) > 0 {
-		return errors.New("the usage ledger was changed")
+		return cmdline.Status(foundErrors)
 	}
 	return nil
 }

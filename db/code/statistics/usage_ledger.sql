@@ -73,7 +73,8 @@ begin
         -- The hour of the last roll-up. After the wall clock was set back it may have a row already:
         -- then the hour that ended last, unless that has one, too. Then the numbers wait.
         left join lateral (
-            select h.hour from (values (1, case when d.grew then v_hour else d.refused_hour end), (2, v_this - interval '1 hour')) h(nth, hour)
+            select h.hour
+            from (values (1, case when d.grew then v_hour else d.refused_hour end), (2, v_this - interval '1 hour')) h(nth, hour)
             where not exists (select from ojs.usage_batch b where b.tenant_id = d.tenant_id and b.hour = h.hour)
             order by h.nth limit 1
         ) f on true
