@@ -153,7 +153,7 @@ select ojs._to_each('{dead_letters, dead_letter_count, dead_letter_stats, _lock_
 
 -- Only index scans, and a new plan for the arguments of each call: the rows of one tenant are found
 -- by other indexes than the rows of all tenants.
-select ojs._to_each('{events, list_jobs, jobs_floor}',
+select ojs._to_each('{events, list_jobs, jobs_floor, verify_usage}',
     'alter function %1$s set enable_bitmapscan = off;
      alter function %1$s set enable_hashjoin = off;
      alter function %1$s set enable_mergejoin = off;
