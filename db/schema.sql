@@ -2981,7 +2981,8 @@ begin
         -- The hour of the last roll-up. After the wall clock was set back it may have a row already:
         -- then the hour that ended last, unless that has one, too. Then the numbers wait.
         left join lateral (
-            select h.hour from (values (1, case when d.grew then v_hour else d.refused_hour end), (2, v_this - interval '1 hour')) h(nth, hour)
+            select h.hour
+            from (values (1, case when d.grew then v_hour else d.refused_hour end), (2, v_this - interval '1 hour')) h(nth, hour)
             where not exists (select from ojs.usage_batch b where b.tenant_id = d.tenant_id and b.hour = h.hour)
             order by h.nth limit 1
         ) f on true
@@ -15725,7 +15726,8 @@ CREATE FUNCTION ojs.help() RETURNS TABLE(purpose text, call text, does text)
             watch_neighbours, preview_weight}'),
         (9, 'tenants', '{create_tenant_role, put_tenant, configure_tier, set_tier, configure_static, suspend_tenant,
             resume_tenant, deregister_tenant, current_tenant, create_api_key, rotate_api_key, revoke_api_key}'),
-        (10, 'look and keep', '{help, events, doctor, now, tick, upkeep, rebuild, cut_partition, drop_finished}')
+        (10, 'look and keep', '{help, events, doctor, now, tick, upkeep, rebuild, cut_partition, drop_finished, verify_usage,
+            prune_usage}')
     ) h(place, purpose, names)
     cross join lateral unnest(h.names) with ordinality u(name, n)
     -- If functions differ only in the types of their JSON, only the first one has the whole
@@ -17271,6 +17273,13 @@ $$;
 CREATE FUNCTION ojs.verify_usage(p_tenant text DEFAULT NULL::text) RETURNS SETOF ojs.usage_fault
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_seqscan TO 'off'
+    SET jit TO 'off'
+    SET max_parallel_workers_per_gather TO '0'
+    SET plan_cache_mode TO 'force_custom_plan'
     AS $$
 declare
     v_tenant text := ojs._session_tenant(p_tenant);
