@@ -216,17 +216,24 @@ func TestVerifyUsageFindsWhatWasChanged(t *testing.T) {
 		"the first":    {"delete from ojs.usage_batch where n = 1 and tenant_id = 'acme'", "acme 2 missing before"},
 		"the last":     {"delete from ojs.usage_batch where n = 5", "acme 5 missing"},
 		"all":          {"delete from ojs.usage_batch where tenant_id = 'acme'", "acme 5 missing"},
-		"one more": {`insert into ojs.usage_batch select tenant_id, 6, hour - interval '1 year', closed_at, 1, 1, 1, 1, 1, 1, 1, 1, 1, hash, ''
+		"one more": {`insert into ojs.usage_batch select tenant_id, 6, hour - interval '1 year', closed_at, 1, 1, 1, 1, 1, 1, 1,
+				1, 1, hash, ''
 			from ojs.usage_batch where n = 5; update ojs.usage_batch b set hash = ojs._usage_hash(b)`, "acme 6 added"},
 		"of nobody": {`insert into ojs.usage_batch select 'x', 1, hour, closed_at, 1, 1, 1, 1, 1, 1, 1, 1, 1, hash, ''
 			from ojs.usage_batch where n = 5`, "x 1 added"},
-		"in between": {`update ojs.usage_batch set n = n + 1 where n = 5; update ojs.usage_batch set n = n + 1 where n = 4;
+		"in between": {
+			`update ojs.usage_batch set n = n + 1 where n = 5; update ojs.usage_batch set n = n + 1 where n = 4;
 			insert into ojs.usage_batch select tenant_id, 4, hour - interval '1 year', closed_at, 1, 1, 1, 1, 1, 1, 1, 1, 1, hash, ''
-			from ojs.usage_batch where n = 3 and tenant_id = 'acme'; update ojs.usage_batch b set hash = ojs._usage_hash(b)`, "acme 5 not chained"},
-		"an hour twice": {`alter table ojs.usage_batch drop constraint one_row_per_hour;
+			from ojs.usage_batch where n = 3 and tenant_id = 'acme'; ` + hashed,
+			"acme 5 not chained",
+		},
+		"an hour twice": {
+			`alter table ojs.usage_batch drop constraint one_row_per_hour;
 			update ojs.usage_batch b set hour = (select hour from ojs.usage_batch where n = 4) where n = 5;
 			update ojs.usage_batch b set hash = ojs._usage_hash(b) where n = 5;
-			update ojs.usage_mark m set hash = (select hash from ojs.usage_batch where n = 5) where tenant_id = 'acme'`, "acme 5 hour twice"},
+			update ojs.usage_mark m set hash = (select hash from ojs.usage_batch where n = 5) where tenant_id = 'acme'`,
+			"acme 5 hour twice",
+		},
 		"pruned": {"select ojs.prune_usage('2031-05-04 14:30+00')", ""},
 		"pruned and the first gone": {
 			"select ojs.prune_usage('2031-05-04 14:30+00'); delete from ojs.usage_batch where n = 4", "acme 5 missing before",

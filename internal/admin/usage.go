@@ -39,14 +39,14 @@ func (u *Usage) WriteCSV(w io.Writer, read func(most int) ([]sqlcgen.OjsUsageBat
 		if err != nil {
 			return err
 		}
+		var lines [][]string
 		if first {
-			out.Write(usageHead) //nolint:errcheck // Flush keeps the error
+			lines = append(lines, usageHead)
 		}
 		for i := range rows {
-			out.Write(usageLine(&rows[i])) //nolint:errcheck // Flush keeps the error
+			lines = append(lines, usageLine(&rows[i]))
 		}
-		out.Flush()
-		if err := out.Error(); err != nil || len(rows) < usagePage {
+		if err := out.WriteAll(lines); err != nil || len(rows) < usagePage {
 			return err
 		}
 		last := rows[len(rows)-1]

@@ -80,11 +80,17 @@ func readUsageCursor(c echo.Context, of *admin.Usage) error {
 	return nil
 }
 
+// partsOf writes an answer in parts. Its errors tell a lost client from other faults.
+type partsOf struct{ echo.Context }
+
+// Write implements io.Writer.
+func (p partsOf) Write(part []byte) (int, error) { return len(part), writePart(p.Context, part) }
+
 // writeUsageCSV answers with all rows as CSV. If a page cannot be read, the answer is cut off, so
 // that no client takes a part of the period for all of it.
 func (s *Server) writeUsageCSV(c echo.Context, of *admin.Usage) error {
 	c.Response().Header().Set(echo.HeaderContentType, contentTypeCSV)
-	return of.WriteCSV(c.Response(), func(most int) ([]sqlcgen.OjsUsageBatches, error) {
+	return of.WriteCSV(partsOf{c}, func(most int) ([]sqlcgen.OjsUsageBatches, error) {
 		// Each statement has the time of a whole request: the rows of a year are many pages.
 		ctx, cancel := context.WithTimeout(c.Request().Context(), s.limits.Query)
 		defer cancel()
