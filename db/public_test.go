@@ -12,7 +12,7 @@ import (
 var (
 	serviceMayCall  = strings.Fields("_key_owner _notify_full drop_waiter note_clock note_refusals register_waiters " + staffMayCall)
 	operatorMayCall = strings.Fields("_map_tenant_role configure configure_dead_letters create_tenant_role cut_partition " +
-		"delete_replay_rule drop_finished rebuild set_replay_rule " + staffMayCall)
+		"delete_replay_rule drop_finished prune_usage rebuild set_replay_rule " + staffMayCall)
 )
 
 const staffMayCall = "_clock_lag _configured _counts_at _counts_since _detached_partitions " +
@@ -80,7 +80,7 @@ func TestPlannerSettings(t *testing.T) {
 			"configure_tenant configure_tier delete_pool deregister_tenant explain fetch fetch_many job_results " +
 			"limit_concurrency pause put_tenant release_many release_throttle reprioritize resume set_tier settle throttle tick",
 		"enable_bitmapscan=off enable_hashjoin=off enable_mergejoin=off enable_seqscan=off jit=off " +
-			"max_parallel_workers_per_gather=0 plan_cache_mode=force_custom_plan: events jobs_floor list_jobs",
+			"max_parallel_workers_per_gather=0 plan_cache_mode=force_custom_plan: events jobs_floor list_jobs verify_usage",
 		"jit=off plan_cache_mode=force_custom_plan: _lock_matching _replay dead_letter_count" +
 			" dead_letter_stats dead_letters failed_count retry_many",
 		"plan_cache_mode=force_generic_plan: enqueue_bulk enqueue_each enqueue_many enqueue_rows",

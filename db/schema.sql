@@ -381,6 +381,13 @@ CREATE TYPE ojs.upkeep_result AS (
 	next_in_ms integer
 );
 
+CREATE TYPE ojs.usage_fault AS (
+	tenant_id text,
+	n bigint,
+	hour timestamp with time zone,
+	fault text
+);
+
 CREATE TYPE ojs.violation AS (
 	sqlstate text,
 	field text,
@@ -886,6 +893,10 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._seconds(p_interval interval) RETURNS real
+    LANGUAGE sql IMMUTABLE
+    AS $$ select date_part('epoch', p_interval)::real $$;
+
 CREATE TABLE ojs.journal (
     xid xid8 DEFAULT pg_current_xact_id() NOT NULL,
     tenant_id text NOT NULL COLLATE pg_catalog."C",
@@ -997,7 +1008,10 @@ UNION ALL
     NULL::bigint AS hi,
     (((r.from_state = 'active'::ojs.job_state) AND (r.to_state = ANY (ARRAY['retryable'::ojs.job_state, 'discarded'::ojs.job_state]))))::integer AS failed,
     0 AS owed,
-    NULL::real AS seconds,
+        CASE
+            WHEN (r.from_state = 'active'::ojs.job_state) THEN GREATEST(ojs._seconds((r.at - r.started_at)), (0)::real)
+            ELSE NULL::real
+        END AS seconds,
     r.at,
     r.pool,
     NULL::double precision AS price
@@ -1585,8 +1599,9 @@ CREATE FUNCTION ojs._book(p_ends ojs._attempt_end[], p_now timestamp with time z
     LANGUAGE plpgsql
     AS $$
 begin
-    insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, unfenced, at, pool)
-    select e.tenant_id, e.queue, e.priority, 'active', 'completed', count(*), count(*) filter (where not e.fenced), p_now, e.pool
+    insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, unfenced, seconds, at, pool)
+    select e.tenant_id, e.queue, e.priority, 'active', 'completed', count(*), count(*) filter (where not e.fenced),
+        sum(greatest(date_part('epoch', p_now - e.started_at), 0)), p_now, e.pool
     from unnest(p_ends) e where e.to_state = 'completed' group by e.tenant_id, e.queue, e.priority, e.pool;
 
     insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state, started_at, fenced, cause, at,
@@ -2021,7 +2036,9 @@ CREATE TABLE ojs.tally (
     total bigint DEFAULT 0 NOT NULL,
     failed bigint DEFAULT 0 NOT NULL,
     dispatched bigint DEFAULT 0 NOT NULL,
-    rev bigint DEFAULT 1 NOT NULL
+    rev bigint DEFAULT 1 NOT NULL,
+    failed_jobs bigint DEFAULT 0 NOT NULL,
+    worker_ms bigint DEFAULT 0 NOT NULL
 )
 WITH (vacuum_truncate=off);
 
@@ -2040,7 +2057,9 @@ CREATE FUNCTION ojs._changes(p_from pg_snapshot, p_to pg_snapshot) RETURNS SETOF
         coalesce(sum(m.jobs) filter (where m.to_state = 'cancelled'), 0),
         sum(m.jobs * ojs._moved(m.from_state, m.to_state, 'discarded')),
         coalesce(sum(m.jobs) filter (where m.from_state is null), 0),
-        sum(m.failed), coalesce(sum(m.jobs) filter (where m.to_state = 'active'), 0), 0::bigint
+        sum(m.failed), coalesce(sum(m.jobs) filter (where m.to_state = 'active'), 0), 0::bigint,
+        coalesce(sum(m.jobs) filter (where m.to_state = 'discarded' and m.from_state <> 'discarded'), 0),
+        coalesce(round(1000 * sum(m.seconds::float8) filter (where m.from_state = 'active')), 0)::bigint
     from ojs._since(p_from, p_to, false) m
     -- Rows with 0 jobs are there for decisions.
     where m.jobs <> 0
@@ -2920,6 +2939,88 @@ CREATE FUNCTION ojs._clock_was_set_back(p_now timestamp with time zone) RETURNS 
     from (
         select o.task from ojs.upkeep_task o where o.not_before >= p_now + interval '10 seconds' for update skip locked
     ) o where t.task = o.task
+$$;
+
+CREATE FUNCTION ojs._close_usage(p_now timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_mark ojs.tally_mark := (select t from ojs.tally_mark t order by t.rev desc limit 1);
+    v_this timestamptz := date_trunc('hour', p_now, 'UTC');
+    v_hour timestamptz := date_trunc('hour', v_mark.at, 'UTC');
+    v_left boolean;
+begin
+    -- One look an hour. In the hour of the last roll-up more is to come.
+    if date_trunc('hour', v_mark.usage_at, 'UTC') = v_this
+            or not (v_mark.rev > v_mark.usage_rev and v_hour <> v_this)
+                and not exists (select from ojs.refused r where r.at < v_this and r.requests > r.counted) then
+        return;
+    end if;
+    -- Not found: another server has the row locked, or has moved it to a higher rev since it was
+    -- read.
+    perform from ojs.tally_mark t where t.rev = v_mark.rev and t.usage_at = v_mark.usage_at for update skip locked;
+    if not found then
+        return;
+    end if;
+    with used as materialized (
+        select t.tenant_id, sum(t.total)::bigint as enqueued, sum(t.dispatched)::bigint as attempts, sum(t.completed)::bigint as completed,
+            sum(t.failed_jobs)::bigint as failed, sum(t.failed)::bigint as failed_attempts, sum(t.worker_ms)::bigint as worker_ms
+        from ojs.tally t where v_hour <> v_this group by t.tenant_id
+    ), refusals as materialized (
+        select r.tenant_id, max(date_trunc('hour', r.at, 'UTC')) as hour,
+            coalesce(sum(r.requests - r.counted) filter (where r.resource <> 'max_stored_bytes'), 0)::bigint as refused_429,
+            coalesce(sum(r.requests - r.counted) filter (where r.resource = 'max_stored_bytes'), 0)::bigint as refused_507
+        -- With an empty tenant: the depth bound of a queue refused, which is no limit of a tenant.
+        from ojs.refused r where r.at < v_this and r.requests > r.counted and r.tenant_id <> '' group by r.tenant_id
+    ), moved as materialized (
+        select tenant_id, r.hour as refused_hour, coalesce(m.n, 0) + 1 as n, m.hash as previous,
+            coalesce(u.enqueued - coalesce(m.enqueued, 0), 0) as enqueued, coalesce(u.attempts - coalesce(m.attempts, 0), 0) as attempts,
+            coalesce(u.completed - coalesce(m.completed, 0), 0) as completed, coalesce(u.failed - coalesce(m.failed, 0), 0) as failed,
+            coalesce(u.failed_attempts - coalesce(m.failed_attempts, 0), 0) as failed_attempts,
+            coalesce(u.worker_ms - coalesce(m.worker_ms, 0), 0) as worker_ms,
+            coalesce(r.refused_429, 0) as refused_429, coalesce(r.refused_507, 0) as refused_507
+        from used u full join refusals r using (tenant_id) left join ojs.usage_mark m using (tenant_id)
+    ), due as materialized (
+        select d.*, f.hour
+        from (select w.*, (w.enqueued, w.attempts, w.completed, w.failed, w.failed_attempts, w.worker_ms) <> (0, 0, 0, 0, 0, 0) as grew
+            from moved w) d
+        -- The hour of the last roll-up. After the wall clock was set back it may have a row already:
+        -- then the hour that ended last, unless that has one, too. Then the numbers wait.
+        left join lateral (
+            select h.hour
+            from (values (1, case when d.grew then v_hour else d.refused_hour end), (2, v_this - interval '1 hour')) h(nth, hour)
+            where not exists (select from ojs.usage_batch b where b.tenant_id = d.tenant_id and b.hour = h.hour)
+            order by h.nth limit 1
+        ) f on true
+        where d.grew or d.refused_429 + d.refused_507 > 0
+    ), closed as (
+        insert into ojs.usage_batch (tenant_id, n, hour, closed_at, enqueued, attempts, completed, failed, failed_attempts, worker_ms,
+            stored_bytes, refused_429, refused_507, previous, hash)
+        select (w.b).tenant_id, (w.b).n, (w.b).hour, (w.b).closed_at, (w.b).enqueued, (w.b).attempts, (w.b).completed, (w.b).failed,
+            (w.b).failed_attempts, (w.b).worker_ms, (w.b).stored_bytes, (w.b).refused_429, (w.b).refused_507, (w.b).previous,
+            ojs._usage_hash(w.b)
+        from (
+            select row(d.tenant_id, d.n, d.hour, p_now, d.enqueued, d.attempts, d.completed, d.failed, d.failed_attempts, d.worker_ms,
+                (select q.current from ojs._quota_use q
+                    where q.tenant_id = d.tenant_id and q.queue = '' and q.resource = 'max_stored_bytes'),
+                d.refused_429, d.refused_507, d.previous, '')::ojs.usage_batch as b
+            from due d where d.hour is not null offset 0
+        ) w
+        returning *
+    ), marked as (
+        insert into ojs.usage_mark as m (tenant_id, n, hash, enqueued, attempts, completed, failed, failed_attempts, worker_ms)
+        select c.tenant_id, c.n, c.hash, c.enqueued, c.attempts, c.completed, c.failed, c.failed_attempts, c.worker_ms from closed c
+        on conflict (tenant_id) do update set n = excluded.n, hash = excluded.hash, enqueued = m.enqueued + excluded.enqueued,
+            attempts = m.attempts + excluded.attempts, completed = m.completed + excluded.completed, failed = m.failed + excluded.failed,
+            failed_attempts = m.failed_attempts + excluded.failed_attempts, worker_ms = m.worker_ms + excluded.worker_ms
+    ), counted as (
+        update ojs.refused r set counted = r.requests
+        where r.at < v_this and r.requests > r.counted and (r.tenant_id = '' or r.tenant_id in (select c.tenant_id from closed c))
+    )
+    select exists (select from due d where d.hour is null) into v_left;
+    update ojs.tally_mark t set usage_at = p_now, usage_rev = case when v_left or v_hour = v_this then t.usage_rev else t.rev end
+    where t.rev = v_mark.rev;
+end;
 $$;
 
 CREATE FUNCTION ojs._columns_among(p_options json) RETURNS ojs.violation
@@ -6950,7 +7051,7 @@ CREATE VIEW ojs._shard_sums AS
                     r.total,
                     r.failed,
                     r.dispatched
-                   FROM ojs._recent() r(tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, dispatched, rev)
+                   FROM ojs._recent() r(tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, dispatched, rev, failed_jobs, worker_ms)
                 UNION ALL
                  SELECT t.tenant_id,
                     ''::text,
@@ -10092,6 +10193,18 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._rebase_usage(p_sign integer) RETURNS void
+    LANGUAGE sql
+    AS $$
+    insert into ojs.usage_mark as m (tenant_id, enqueued, attempts, completed, failed, failed_attempts, worker_ms)
+    select t.tenant_id, p_sign * sum(t.total), p_sign * sum(t.dispatched), p_sign * sum(t.completed), p_sign * sum(t.failed_jobs),
+        p_sign * sum(t.failed), p_sign * sum(t.worker_ms)
+    from ojs.tally t group by t.tenant_id
+    on conflict (tenant_id) do update set enqueued = m.enqueued + excluded.enqueued, attempts = m.attempts + excluded.attempts,
+        completed = m.completed + excluded.completed, failed = m.failed + excluded.failed,
+        failed_attempts = m.failed_attempts + excluded.failed_attempts, worker_ms = m.worker_ms + excluded.worker_ms
+$$;
+
 CREATE FUNCTION ojs._record_beat(p_tenant text, p_says ojs.worker, p_active integer, p_ids uuid[], p_anew boolean DEFAULT false) RETURNS ojs.worker
     LANGUAGE plpgsql
     SET enable_bitmapscan TO 'off'
@@ -10156,6 +10269,7 @@ CREATE FUNCTION ojs._recount() RETURNS void
     LANGUAGE plpgsql
     AS $$
 begin
+    perform ojs._rebase_usage(-1);
     delete from ojs.tally;
     delete from ojs.history;
     insert into ojs.tally (tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled,
@@ -10172,6 +10286,7 @@ begin
         select k.tenant_id, k.queue, k.priority, k.state, k.errors, k.attempt from ojs.dead_job k
     ) j
     group by j.tenant_id, j.queue, j.priority;
+    perform ojs._rebase_usage(1);
     delete from ojs.pool_tally;
     if exists (select from ojs.pool) then
         insert into ojs.pool_tally (pool, active, dispatched)
@@ -10901,6 +11016,7 @@ declare
     v_mark ojs.tally_mark;
     v_rows int;
 begin
+    perform ojs._close_usage(ojs.now());
     -- Without this check, an idle system would lock the mark and write at every tick.
     select t.* into v_mark from ojs.tally_mark t order by t.rev desc limit 1;
     if not ojs._foreign(v_mark.snapshot)
@@ -10913,6 +11029,8 @@ begin
     if not found then
         return 0;
     end if;
+    -- Again, because another session may have had the mark locked above.
+    perform ojs._close_usage(ojs.now());
     if exists (select from ojs._movement m where m.xid = pg_current_xact_id() and m.lo is not null)
             or exists (select from ojs._movement m where m.xid = pg_current_xact_id() and m.lo is null) then
         -- The snapshot does not hold this transaction: its own rows would be counted now and by the
@@ -10941,16 +11059,17 @@ begin
             and exists (select from recent)
     ), added as (
         insert into ojs.tally (tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled,
-            discarded, total, failed, dispatched)
+            discarded, total, failed, dispatched, failed_jobs, worker_ms)
         select r.tenant_id, r.queue, r.priority, r.scheduled, r.available, r.pending, r.active, r.retryable, r.completed, r.cancelled,
-            r.discarded, r.total, r.failed, r.dispatched
+            r.discarded, r.total, r.failed, r.dispatched, r.failed_jobs, r.worker_ms
         from recent r where r.spot is null
     ), changed as (
         update ojs.tally t
         set rev = t.rev + 1, scheduled = t.scheduled + r.scheduled, available = t.available + r.available, pending = t.pending + r.pending,
             active = t.active + r.active, retryable = t.retryable + r.retryable, completed = t.completed + r.completed,
             cancelled = t.cancelled + r.cancelled, discarded = t.discarded + r.discarded, total = t.total + r.total,
-            failed = t.failed + r.failed, dispatched = t.dispatched + r.dispatched
+            failed = t.failed + r.failed, dispatched = t.dispatched + r.dispatched, failed_jobs = t.failed_jobs + r.failed_jobs,
+            worker_ms = t.worker_ms + r.worker_ms
         from recent r where t.ctid = r.spot
     )
     select count(*) into v_rows from recent;
@@ -11251,10 +11370,6 @@ CREATE FUNCTION ojs._scope(p_tenant text, p_queue text) RETURNS TABLE(scope text
         case when p_tenant <> '' and p_queue <> '' then format('Tenant %s in queue %s', p_tenant, p_queue)
             when p_tenant <> '' then 'Tenant ' || p_tenant when p_queue <> '' then 'Queue ' || p_queue else 'Everything' end
 $$;
-
-CREATE FUNCTION ojs._seconds(p_interval interval) RETURNS real
-    LANGUAGE sql IMMUTABLE
-    AS $$ select date_part('epoch', p_interval)::real $$;
 
 CREATE FUNCTION ojs._see_off(p_tenants text[]) RETURNS void
     LANGUAGE plpgsql
@@ -13449,6 +13564,41 @@ CREATE FUNCTION ojs._usage(p_tenant text, p_queue text) RETURNS SETOF ojs.usage
     LANGUAGE sql STABLE ROWS 1
     AS $$ select u.* from ojs.usage u where u.tenant_id = p_tenant and u.queue = p_queue order by u.rev desc limit 1 $$;
 
+CREATE TABLE ojs.usage_batch (
+    tenant_id text NOT NULL COLLATE pg_catalog."C",
+    n bigint NOT NULL,
+    hour timestamp with time zone NOT NULL,
+    closed_at timestamp with time zone NOT NULL,
+    enqueued bigint NOT NULL,
+    attempts bigint NOT NULL,
+    completed bigint NOT NULL,
+    failed bigint NOT NULL,
+    failed_attempts bigint NOT NULL,
+    worker_ms bigint NOT NULL,
+    stored_bytes bigint,
+    refused_429 bigint NOT NULL,
+    refused_507 bigint NOT NULL,
+    previous text COLLATE pg_catalog."C",
+    hash text NOT NULL COLLATE pg_catalog."C"
+);
+
+ALTER TABLE ONLY ojs.usage_batch FORCE ROW LEVEL SECURITY;
+
+CREATE FUNCTION ojs._usage_hash(p_of ojs.usage_batch) RETURNS text
+    LANGUAGE sql STABLE
+    AS $$ select encode(sha256(convert_to(ojs._usage_text(p_of), 'UTF8')), 'hex') $$;
+
+CREATE FUNCTION ojs._usage_text(p_of ojs.usage_batch) RETURNS text
+    LANGUAGE sql STABLE
+    AS $$
+    select format('{"tenant_id":%s,"n":%s,"hour":"%s","closed_at":"%s","enqueued":%s,"attempts":%s,"completed":%s,"failed":%s,'
+        || '"failed_attempts":%s,"worker_ms":%s,"stored_bytes":%s,"refused_429":%s,"refused_507":%s,"previous":%s}',
+        to_json(p_of.tenant_id), p_of.n, to_char(p_of.hour at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'),
+        to_char(p_of.closed_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), p_of.enqueued, p_of.attempts, p_of.completed,
+        p_of.failed, p_of.failed_attempts, p_of.worker_ms, coalesce(p_of.stored_bytes::text, 'null'), p_of.refused_429, p_of.refused_507,
+        coalesce('"' || p_of.previous || '"', 'null'))
+$$;
+
 CREATE FUNCTION ojs._use_quotas(p_from pg_snapshot) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -13972,9 +14122,9 @@ begin
         -- since, the loop tries again.
         perform ojs._check_hold('acknowledge', ojs._job_for(p_id, v_tenant), p_lease, p_worker_id);
     end loop;
-    insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, unfenced, at, pool)
+    insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, unfenced, seconds, at, pool)
     values (v_job.tenant_id, v_job.queue, v_job.priority, 'active', 'completed', 1, (p_lease is null and p_worker_id is null)::int,
-        v_job.finished_at, v_job.pool)
+        greatest(ojs._seconds(v_job.finished_at - v_job.started_at), 0), v_job.finished_at, v_job.pool)
     returning v_job.charged is not null or v_job.pool is not null or exists (select from ojs.rule) into v_counts;
     if v_counts then
         perform ojs._count_ends(array[(v_job.tenant_id, v_job.queue, v_job.priority, v_job.seq, v_job.started_at, v_job.pool, v_job.charged)
@@ -14031,8 +14181,9 @@ begin
         returning h.n, h.unfenced, j.id, j.tenant_id, j.queue, j.priority, j.seq, j.started_at, j.pool, j.charged,
             case when p_jobs then j end as job
     ), journalled as (
-        insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, unfenced, at, pool)
-        select a.tenant_id, a.queue, a.priority, 'active', 'completed', count(*), count(*) filter (where a.unfenced), v_now, a.pool
+        insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, unfenced, seconds, at, pool)
+        select a.tenant_id, a.queue, a.priority, 'active', 'completed', count(*), count(*) filter (where a.unfenced),
+            sum(greatest(date_part('epoch', v_now - a.started_at), 0)), v_now, a.pool
         from acked a group by a.tenant_id, a.queue, a.priority, a.pool
     )
     select a.n::int, a.id, v_now, a.job from acked a
@@ -15647,7 +15798,8 @@ CREATE FUNCTION ojs.help() RETURNS TABLE(purpose text, call text, does text)
             delete_pool, watch_neighbours, preview_weight}'),
         (9, 'tenants', '{create_tenant_role, put_tenant, configure_tier, set_tier, configure_static, suspend_tenant,
             resume_tenant, deregister_tenant, current_tenant, create_api_key, rotate_api_key, revoke_api_key}'),
-        (10, 'look and keep', '{help, events, doctor, now, tick, upkeep, rebuild, cut_partition, drop_finished}')
+        (10, 'look and keep', '{help, events, doctor, now, tick, upkeep, rebuild, cut_partition, drop_finished, verify_usage,
+            prune_usage}')
     ) h(place, purpose, names)
     cross join lateral unnest(h.names) with ordinality u(name, n)
     -- If functions differ only in the types of their JSON, only the first one has the whole
@@ -16165,7 +16317,7 @@ begin
     end loop;
     delete from ojs.refused r using (
         select o.tenant_id, o.queue, o.resource, o.at from ojs.refused o
-        where o.at < ojs.now() - interval '1 day' order by o.at limit 1000 for update skip locked
+        where o.at < ojs.now() - interval '1 day' and o.counted = o.requests order by o.at limit 1000 for update skip locked
     ) o where r.tenant_id = o.tenant_id and r.queue = o.queue and r.resource = o.resource and r.at = o.at;
 end;
 $$;
@@ -16241,6 +16393,40 @@ begin
     from tenants t order by t.weight_then desc, t.tenant_id;
 end;
 $_$;
+
+CREATE FUNCTION ojs.prune_usage(p_before timestamp with time zone) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_partition_pruning TO 'off'
+    AS $$
+declare
+    v_rows bigint;
+begin
+    if p_before is null or p_before > ojs.now() then
+        perform ojs._raise('OJ400', 'before must be a time in the past', '{"field": "before"}');
+    end if;
+    -- No hour is closed meanwhile: the clock finds the mark locked, and closes at its next tick.
+    perform from ojs.tally_mark t order by t.rev desc limit 1 for update;
+    with cut as materialized (
+        -- Only from the beginning of a chain, whose order is that of n, and never its last row.
+        select m.tenant_id, c.n, c.hash
+        from ojs.usage_mark m
+        cross join lateral (
+            select b.n, b.hash from ojs.usage_batch b
+            where b.tenant_id = m.tenant_id and b.n < least(m.n, (
+                select min(k.n) from ojs.usage_batch k where k.tenant_id = m.tenant_id and k.hour >= p_before))
+            order by b.n desc limit 1
+        ) c
+    ), marked as (
+        update ojs.usage_mark m set first_n = c.n + 1, first_previous = c.hash from cut c where m.tenant_id = c.tenant_id
+    ), gone as (
+        delete from ojs.usage_batch b using cut c where b.tenant_id = c.tenant_id and b.n <= c.n returning b.n
+    )
+    select count(*) into v_rows from gone;
+    perform ojs._audit(null, 'usage', null, 'purged', null, jsonb_build_object('before', p_before, 'rows', v_rows)) where v_rows > 0;
+    return v_rows;
+end;
+$$;
 
 CREATE FUNCTION ojs.purge_dead_letters(p_queue text DEFAULT NULL::text, p_type text DEFAULT NULL::text, p_error_type text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone, p_until timestamp with time zone DEFAULT NULL::timestamp with time zone, p_limit integer DEFAULT 1000, p_tenant text DEFAULT NULL::text) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
@@ -17191,6 +17377,46 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs.verify_usage(p_tenant text DEFAULT NULL::text) RETURNS SETOF ojs.usage_fault
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_seqscan TO 'off'
+    SET jit TO 'off'
+    SET max_parallel_workers_per_gather TO '0'
+    SET plan_cache_mode TO 'force_custom_plan'
+    AS $$
+declare
+    v_tenant text := ojs._session_tenant(p_tenant);
+begin
+    return query
+    with line as (
+        select b.tenant_id, b.n, b.hour, b.hash, b.previous, ojs._usage_hash(b) as is_hash, lag(b.n) over w as n_before,
+            lag(b.hash) over w as hash_before, row_number() over (partition by b.tenant_id, b.hour order by b.n) as nth_of_hour
+        from ojs.usage_batch b where v_tenant is null or b.tenant_id = v_tenant
+        window w as (partition by b.tenant_id order by b.n)
+    ), faults as (
+        select l.tenant_id, l.n, l.hour, case
+            when m.tenant_id is null or l.n < m.first_n or l.n > m.n then 'added'
+            when l.n <> coalesce(l.n_before + 1, m.first_n) then 'missing before'
+            when l.hash <> l.is_hash then 'changed'
+            when l.previous is distinct from case when l.n_before is null then m.first_previous else l.hash_before end
+                or l.n = m.n and l.hash <> m.hash then 'not chained'
+            when l.nth_of_hour > 1 then 'hour twice' end as fault
+        from line l left join ojs.usage_mark m on m.tenant_id = l.tenant_id
+        union all
+        -- The end of a chain, of which no later row would tell that it is missing.
+        select m.tenant_id, m.n, null, 'missing' from ojs.usage_mark m
+        where m.n > 0 and (v_tenant is null or m.tenant_id = v_tenant)
+            and not exists (select from ojs.usage_batch b where b.tenant_id = m.tenant_id and b.n = m.n)
+    )
+    select distinct on (f.tenant_id) f.tenant_id, f.n, f.hour, f.fault from faults f where f.fault is not null
+    order by f.tenant_id, f.n;
+end;
+$$;
+
 CREATE FUNCTION ojs.watch_neighbours(p_mode text DEFAULT NULL::text, p_span interval DEFAULT NULL::interval, p_depth_ratio numeric DEFAULT NULL::numeric, p_rate_ratio numeric DEFAULT NULL::numeric, p_active_share numeric DEFAULT NULL::numeric, p_error_ratio numeric DEFAULT NULL::numeric, p_min_jobs integer DEFAULT NULL::integer, p_min_active integer DEFAULT NULL::integer, p_action text DEFAULT NULL::text, p_factor numeric DEFAULT NULL::numeric, p_lasts interval DEFAULT NULL::interval) RETURNS ojs.neighbour_watch
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -17532,7 +17758,8 @@ CREATE TABLE ojs.refused (
     queue text NOT NULL COLLATE pg_catalog."C",
     resource text NOT NULL COLLATE pg_catalog."C",
     at timestamp with time zone NOT NULL,
-    requests bigint NOT NULL
+    requests bigint NOT NULL,
+    counted bigint DEFAULT 0 NOT NULL
 );
 
 ALTER TABLE ONLY ojs.refused FORCE ROW LEVEL SECURITY;
@@ -17542,13 +17769,15 @@ CREATE VIEW ojs._own_refused AS
     r.queue,
     r.resource,
     r.at,
-    r.requests
+    r.requests,
+    r.counted
    FROM (ojs._only_tenant() t(tenant_id)
      CROSS JOIN LATERAL ( SELECT r_1.tenant_id,
             r_1.queue,
             r_1.resource,
             r_1.at,
-            r_1.requests
+            r_1.requests,
+            r_1.counted
            FROM ojs.refused r_1
           WHERE (r_1.tenant_id = t.tenant_id)
          OFFSET 0) r);
@@ -17592,6 +17821,42 @@ CREATE VIEW ojs._own_throttle AS
             r_1.until,
             r_1.set_by
            FROM ojs.throttle r_1
+          WHERE (r_1.tenant_id = t.tenant_id)
+         OFFSET 0) r);
+
+CREATE VIEW ojs._own_usage_batch AS
+ SELECT r.tenant_id,
+    r.n,
+    r.hour,
+    r.closed_at,
+    r.enqueued,
+    r.attempts,
+    r.completed,
+    r.failed,
+    r.failed_attempts,
+    r.worker_ms,
+    r.stored_bytes,
+    r.refused_429,
+    r.refused_507,
+    r.previous,
+    r.hash
+   FROM (ojs._only_tenant() t(tenant_id)
+     CROSS JOIN LATERAL ( SELECT r_1.tenant_id,
+            r_1.n,
+            r_1.hour,
+            r_1.closed_at,
+            r_1.enqueued,
+            r_1.attempts,
+            r_1.completed,
+            r_1.failed,
+            r_1.failed_attempts,
+            r_1.worker_ms,
+            r_1.stored_bytes,
+            r_1.refused_429,
+            r_1.refused_507,
+            r_1.previous,
+            r_1.hash
+           FROM ojs.usage_batch r_1
           WHERE (r_1.tenant_id = t.tenant_id)
          OFFSET 0) r);
 
@@ -17651,7 +17916,7 @@ CREATE VIEW ojs._queue_names WITH (security_invoker='true') AS
            FROM ojs.tally t
         UNION
          SELECT r.queue
-           FROM ojs._recent() r(tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, dispatched, rev)
+           FROM ojs._recent() r(tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, dispatched, rev, failed_jobs, worker_ms)
         UNION
          SELECT q.queue
            FROM ojs.queue q
@@ -17698,7 +17963,9 @@ CREATE VIEW ojs._served_tenants AS
                             t_1.total,
                             t_1.failed,
                             t_1.dispatched,
-                            t_1.rev
+                            t_1.rev,
+                            t_1.failed_jobs,
+                            t_1.worker_ms
                            FROM ojs.tally t_1
                         UNION ALL
                          SELECT r.tenant_id,
@@ -17715,8 +17982,10 @@ CREATE VIEW ojs._served_tenants AS
                             r.total,
                             r.failed,
                             r.dispatched,
-                            r.rev
-                           FROM ojs._recent() r(tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, dispatched, rev)) u_1
+                            r.rev,
+                            r.failed_jobs,
+                            r.worker_ms
+                           FROM ojs._recent() r(tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, dispatched, rev, failed_jobs, worker_ms)) u_1
                   GROUP BY u_1.tenant_id, u_1.queue
                  HAVING ((sum(u_1.available) > (0)::numeric) OR (sum(u_1.active) > (0)::numeric))) u
              JOIN ojs._served_queues() q(queue) ON ((q.queue = u.queue)))) n
@@ -17739,7 +18008,7 @@ CREATE VIEW ojs._shard_numbers WITH (security_invoker='true') AS
             r.queue,
             r.available,
             r.active
-           FROM ojs._recent() r(tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, dispatched, rev)) u
+           FROM ojs._recent() r(tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, dispatched, rev, failed_jobs, worker_ms)) u
   GROUP BY u.tenant_id, u.queue;
 
 CREATE VIEW ojs._tenant_names WITH (security_invoker='true') AS
@@ -17748,7 +18017,7 @@ CREATE VIEW ojs._tenant_names WITH (security_invoker='true') AS
            FROM ojs.tally t
         UNION
          SELECT r.tenant_id
-           FROM ojs._recent() r(tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, dispatched, rev)
+           FROM ojs._recent() r(tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, dispatched, rev, failed_jobs, worker_ms)
         UNION
          SELECT t.tenant_id
            FROM ojs.tenant t) n
@@ -18785,7 +19054,8 @@ CREATE VIEW ojs.refusals AS
             refused.queue,
             refused.resource,
             refused.at,
-            refused.requests
+            refused.requests,
+            refused.counted
            FROM ojs.refused
           WHERE ojs._reads_all()
         UNION ALL
@@ -18793,7 +19063,8 @@ CREATE VIEW ojs.refusals AS
             _own_refused.queue,
             _own_refused.resource,
             _own_refused.at,
-            _own_refused.requests
+            _own_refused.requests,
+            _own_refused.counted
            FROM ojs._own_refused) r;
 
 ALTER TABLE ojs.release ALTER COLUMN seq ADD GENERATED ALWAYS AS IDENTITY (
@@ -18954,7 +19225,9 @@ CREATE TABLE ojs.tally_mark (
     pace_snapshot pg_snapshot NOT NULL,
     pace_at timestamp with time zone NOT NULL,
     watched_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
-    history_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL
+    history_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    usage_rev bigint DEFAULT 0 NOT NULL,
+    usage_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL
 )
 WITH (vacuum_truncate=off);
 
@@ -19007,7 +19280,7 @@ CREATE VIEW ojs.tenant_shares WITH (security_invoker='true') AS
                                     r.queue,
                                     r.available,
                                     r.active
-                                   FROM ojs._recent() r(tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, dispatched, rev)
+                                   FROM ojs._recent() r(tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, dispatched, rev, failed_jobs, worker_ms)
                                 UNION ALL
                                  SELECT t_2.tenant_id,
                                     ''::text,
@@ -19161,6 +19434,73 @@ CREATE VIEW ojs.upkeep_status WITH (security_invoker='true') AS
      CROSS JOIN ojs.settings h)
      LEFT JOIN ojs.upkeep_task t ON ((t.task = d.task)));
 
+CREATE VIEW ojs.usage_batches AS
+ SELECT b.tenant_id,
+    b.n,
+    b.hour,
+    b.closed_at,
+    b.enqueued,
+    b.attempts,
+    b.completed,
+    b.failed,
+    b.failed_attempts,
+    b.worker_ms,
+    b.stored_bytes,
+    b.refused_429,
+    b.refused_507,
+    b.previous,
+    b.hash
+   FROM ( SELECT usage_batch.tenant_id,
+            usage_batch.n,
+            usage_batch.hour,
+            usage_batch.closed_at,
+            usage_batch.enqueued,
+            usage_batch.attempts,
+            usage_batch.completed,
+            usage_batch.failed,
+            usage_batch.failed_attempts,
+            usage_batch.worker_ms,
+            usage_batch.stored_bytes,
+            usage_batch.refused_429,
+            usage_batch.refused_507,
+            usage_batch.previous,
+            usage_batch.hash
+           FROM ojs.usage_batch
+          WHERE ojs._reads_all()
+        UNION ALL
+         SELECT _own_usage_batch.tenant_id,
+            _own_usage_batch.n,
+            _own_usage_batch.hour,
+            _own_usage_batch.closed_at,
+            _own_usage_batch.enqueued,
+            _own_usage_batch.attempts,
+            _own_usage_batch.completed,
+            _own_usage_batch.failed,
+            _own_usage_batch.failed_attempts,
+            _own_usage_batch.worker_ms,
+            _own_usage_batch.stored_bytes,
+            _own_usage_batch.refused_429,
+            _own_usage_batch.refused_507,
+            _own_usage_batch.previous,
+            _own_usage_batch.hash
+           FROM ojs._own_usage_batch) b;
+
+CREATE TABLE ojs.usage_mark (
+    tenant_id text NOT NULL COLLATE pg_catalog."C",
+    n bigint DEFAULT 0 NOT NULL,
+    hash text COLLATE pg_catalog."C",
+    first_n bigint DEFAULT 1 NOT NULL,
+    first_previous text COLLATE pg_catalog."C",
+    enqueued bigint NOT NULL,
+    attempts bigint NOT NULL,
+    completed bigint NOT NULL,
+    failed bigint NOT NULL,
+    failed_attempts bigint NOT NULL,
+    worker_ms bigint NOT NULL
+);
+
+ALTER TABLE ONLY ojs.usage_mark FORCE ROW LEVEL SECURITY;
+
 CREATE TABLE ojs.waiter (
     server_id uuid NOT NULL,
     queue text NOT NULL COLLATE pg_catalog."C",
@@ -19266,6 +19606,9 @@ ALTER TABLE ONLY ojs.newcomer
 ALTER TABLE ONLY ojs.notice
     ADD CONSTRAINT notice_pkey PRIMARY KEY (n);
 
+ALTER TABLE ONLY ojs.usage_batch
+    ADD CONSTRAINT one_row_per_hour UNIQUE (tenant_id, hour);
+
 ALTER TABLE ONLY ojs.pace
     ADD CONSTRAINT pace_pkey PRIMARY KEY (kind, name, at);
 
@@ -19365,6 +19708,12 @@ ALTER TABLE ONLY ojs.timer
 ALTER TABLE ONLY ojs.upkeep_task
     ADD CONSTRAINT upkeep_task_pkey PRIMARY KEY (task);
 
+ALTER TABLE ONLY ojs.usage_batch
+    ADD CONSTRAINT usage_batch_pkey PRIMARY KEY (tenant_id, n);
+
+ALTER TABLE ONLY ojs.usage_mark
+    ADD CONSTRAINT usage_mark_pkey PRIMARY KEY (tenant_id);
+
 ALTER TABLE ONLY ojs.usage
     ADD CONSTRAINT usage_pkey PRIMARY KEY (tenant_id, queue, rev);
 
@@ -19430,6 +19779,8 @@ CREATE INDEX quota_due_idx ON ojs.quota USING btree (tenant_id) WHERE (due OR (w
 
 CREATE INDEX refused_at_idx ON ojs.refused USING btree (at);
 
+CREATE INDEX refused_uncounted_idx ON ojs.refused USING btree (at) WHERE (requests > counted);
+
 CREATE INDEX release_pool_idx ON ojs.release USING btree (pool, xid) WHERE (pool IS NOT NULL);
 
 CREATE INDEX release_tenant_idx ON ojs.release USING btree (tenant_id, xid, seq);
@@ -19451,6 +19802,8 @@ CREATE INDEX tenant_tier_due_idx ON ojs.tenant_tier USING btree (tenant_id) WHER
 CREATE INDEX tenant_tier_tier_idx ON ojs.tenant_tier USING btree (tier);
 
 CREATE INDEX timer_xid_idx ON ojs.timer USING btree (xid);
+
+CREATE INDEX usage_batch_hour_idx ON ojs.usage_batch USING btree (hour, tenant_id);
 
 CREATE INDEX worker_apart_idx ON ojs.worker USING btree (tenant_id, worker_id) WHERE apart;
 
@@ -19667,6 +20020,10 @@ CREATE POLICY functions ON ojs.upkeep_task TO ojs_owner USING (true) WITH CHECK 
 
 CREATE POLICY functions ON ojs.usage TO ojs_owner USING (true) WITH CHECK (true);
 
+CREATE POLICY functions ON ojs.usage_batch TO ojs_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY functions ON ojs.usage_mark TO ojs_owner USING (true) WITH CHECK (true);
+
 CREATE POLICY functions ON ojs.waiter TO ojs_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY functions ON ojs.worker TO ojs_owner USING (true) WITH CHECK (true);
@@ -19813,6 +20170,10 @@ CREATE POLICY staff ON ojs.upkeep_task FOR SELECT TO ojs_service, ojs_operator U
 
 CREATE POLICY staff ON ojs.usage FOR SELECT TO ojs_service, ojs_operator USING (true);
 
+CREATE POLICY staff ON ojs.usage_batch FOR SELECT TO ojs_service, ojs_operator USING (true);
+
+CREATE POLICY staff ON ojs.usage_mark FOR SELECT TO ojs_service, ojs_operator USING (true);
+
 CREATE POLICY staff ON ojs.worker FOR SELECT TO ojs_service, ojs_operator USING (true);
 
 CREATE POLICY staff ON ojs.worker_beat FOR SELECT TO ojs_service, ojs_operator USING (true);
@@ -19844,6 +20205,10 @@ ALTER TABLE ojs.timer ENABLE ROW LEVEL SECURITY;
 ALTER TABLE ojs.upkeep_task ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE ojs.usage ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE ojs.usage_batch ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE ojs.usage_mark ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE ojs.waiter ENABLE ROW LEVEL SECURITY;
 

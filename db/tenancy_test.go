@@ -107,9 +107,9 @@ func TestFunctionsAndViewsAreClosed(t *testing.T) {
 		select c.relname from pg_catalog.pg_class c
 		where `+ours+` and c.relkind in ('v', 'm') and not coalesce('security_invoker=true' = any (c.reloptions), false) order by 1`)
 	if want := strings.Fields(`
-		_own_audit _own_cron _own_cron_run _own_job _own_quota _own_refused _own_rule _own_tenant _own_throttle _own_worker _quota_use
-		_served_tenants _shard_counts _shard_groups _shard_sums _tenant_groups _usual_weight audit_trail cron_runs crons limits queue_stats
-		refusals rule_stats shard_stats tenant_stats throttles workers`); !slices.Equal(owners, want) {
+		_own_audit _own_cron _own_cron_run _own_job _own_quota _own_refused _own_rule _own_tenant _own_throttle _own_usage_batch _own_worker
+		_quota_use _served_tenants _shard_counts _shard_groups _shard_sums _tenant_groups _usual_weight audit_trail cron_runs crons limits queue_stats
+		refusals rule_stats shard_stats tenant_stats throttles usage_batches workers`); !slices.Equal(owners, want) {
 		t.Errorf("views that do not run with their reader's rights are %q, want %q", owners, want)
 	}
 	expectNone(t, d.Pool, "relations of somebody else", `
@@ -306,6 +306,7 @@ execute ojs.release(uuid,uuid)
 execute ojs.remove_worker(text,text)
 execute ojs.settle(anycompatible,boolean)
 execute ojs.trigger_cron(text,text)
+execute ojs.verify_usage(text)
 execute ojs.worker_info(text,text)
 insert ojs.jobs (args, attempt, created_at, enqueued_at, errors, expires_at, extra, finished_at, id, lease_expires_at, max_attempts, `+
 	`meta, options, priority, queue, result, retry, retry_at, scheduled_at, started_at, state, tags, timeout_ms, type, `+
@@ -331,6 +332,7 @@ select ojs.settings
 select ojs.shard_stats
 select ojs.tenant_stats
 select ojs.throttles
+select ojs.usage_batches
 select ojs.workers
 usage ojs
 usage ojs.job_seq`), "\n")
@@ -419,6 +421,11 @@ func newNeighbours(t *testing.T) neighbours {
 	exec(t, n.Service(), "select ojs.pause('unused', t) from unnest('{acme,globex}'::text[]) t")
 	exec(t, n.Service(), `select ojs.configure_limits(t, '{"max_queue_depth": 1000000}') from unnest('{acme,globex}'::text[]) t`)
 	exec(t, n.Service(), "select ojs.note_refusals('{acme,globex}', array['', ''], '{max_queue_depth,max_queue_depth}', '{1,1}')")
+	exec(t, n.Pool, `
+		insert into ojs.usage_batch (tenant_id, n, hour, closed_at, enqueued, attempts, completed, failed, failed_attempts, worker_ms,
+			refused_429, refused_507, hash)
+		select t, i, '2031-05-04'::timestamptz + i * interval '1 hour', now(), 1, 1, 1, 1, 1, 1, 1, 1, ''
+		from unnest('{acme,globex,globex}'::text[]) with ordinality u(t, i)`)
 	exec(t, n.Service(), "select ojs.throttle(t) from unnest('{acme,globex}'::text[]) t")
 	exec(t, n.Pool, "insert into ojs.cron_run (tenant_id, name, due_at) select tenant_id, name, now() from ojs.cron")
 	exec(t, n.Service(), `

@@ -260,7 +260,7 @@ func withAdmin(argument string, do func(context.Context, *operator) error) cli.A
 			o.sql = sqlcgen.New(db.Within(time.Hour).As("", reason))
 		}
 		err = do(ctx, o)
-		if cmdline.IsMisuse(err) {
+		if _, isStatus := errors.AsType[cmdline.Status](err); isStatus || cmdline.IsMisuse(err) {
 			return err
 		}
 		return db.Err(err)

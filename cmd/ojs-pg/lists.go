@@ -125,6 +125,14 @@ var (
 		{Field: "action", Cut: 10},
 		spare("reason", ""),
 	}
+	usageColumns = []admin.Column{
+		name("tenant_id", "tenant"), column("hour", "age"), column("enqueued", "jobs"), column("attempts", ""),
+		column("completed", "done"), column("failed", ""), column("worker_ms", ""), spare("stored_bytes", "bytes"),
+		spare("refused_429", "429"), spare("refused_507", "507"),
+	}
+	usageFaultColumns = []admin.Column{
+		name("tenant_id", "tenant"), {Field: "n", Exact: true}, column("hour", "age"), column("fault", ""),
+	}
 	keyColumns = []admin.Column{
 		column("id", ""), name("tenant_id", "tenant"), name("name", ""), column("state", ""), column("last_used_at", "used"),
 		spare("expires_at", "expires"),

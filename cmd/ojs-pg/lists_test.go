@@ -62,6 +62,11 @@ func startCrowded(t *testing.T) *operating {
 	o.sql(`insert into ojs.tally (tenant_id, queue, priority, available, active, retryable, discarded, total, dispatched)
 		values ('customer-northwind-1', 'production-emails-eu', 5, 1234567, 7654321, 1234567, 7654321, 9999999, 1234567),
 			('customer-fabrikam-us', 'billing-exports-us-1', 5, 7654321, 1234567, 1234567, 7654321, 9999999, 1234567)`)
+	// A row that no hour has closed, which usage verify finds.
+	o.sql(`insert into ojs.usage_batch (tenant_id, n, hour, closed_at, enqueued, attempts, completed, failed, failed_attempts, worker_ms,
+			stored_bytes, refused_429, refused_507, hash)
+		values ('customer-contoso-eu1', 1000000, date_trunc('hour', ojs.now(), 'UTC') - interval '2 hours', ojs.now(), 9999999, 9999999,
+			9999999, 9999999, 9999999, 36000000000, 5000000000, 9999999, 9999999, '0')`)
 	// Noise is measured for minutes until a tenant counts as noisy.
 	o.sql(`insert into ojs.neighbour (tenant_id, signal, value, threshold, since, seen_at)
 		values ('customer-contoso-eu1', 'enqueue_rate_ratio', 12.34567, 10, ojs.now() - interval '9 days', ojs.now())`)
@@ -106,6 +111,7 @@ func TestAdminListsFitIntoEightyColumns(t *testing.T) {
 		"scheduling tenants":              "customer-fabrikam-us",
 		"neighbours":                      "enqueue_rate_ratio",
 		"audit":                           "throttle",
+		"usage":                           "9999k",
 		"jobs":                            active,
 		"jobs --state active":             active,
 		"jobs --queue webhooks-outgoing-01 --type email.*": active,

@@ -30,7 +30,7 @@ func auditCommand() *cli.Command {
 // tenantCommands returns the commands that suspend and end tenants, and the audit trail.
 func tenantCommands() []*cli.Command {
 	return []*cli.Command{
-		auditCommand(),
+		auditCommand(), usageCommand(),
 		{Name: "suspend", Usage: "refuse new jobs of a tenant; its present jobs go on", ArgsUsage: "ID", Action: withAdmin("ID", suspend)},
 		{
 			Name: "resume-tenant", Usage: "accept new jobs of a suspended tenant again", ArgsUsage: "ID",

@@ -27,7 +27,7 @@ select ojs._to_each('{
         job_info, job_results, job_status, events, explain,
         heartbeat, beat, register_worker, deregister_worker, direct_worker, direct_workers, remove_worker, worker_info,
         put_cron, configure_cron, delete_cron, trigger_cron, cron_info,
-        dead_letters, dead_letter_count, dead_letter_info, dead_letter_stats,
+        dead_letters, dead_letter_count, dead_letter_info, dead_letter_stats, verify_usage,
         retry_dead_letter, retry_dead_letters, delete_dead_letter, purge_dead_letters, retry, retry_many, failed_count,
         now, current_tenant, help}',
     'grant execute on function %s to ojs_service, ojs_operator, ojs_tenant');
@@ -85,14 +85,14 @@ select ojs._to_each('{register_waiters, drop_waiter, _notify_full, _key_owner, n
 select ojs._to_each('{
         configure, create_tenant_role, _map_tenant_role, rebuild,
         configure_dead_letters, set_replay_rule, delete_replay_rule,
-        cut_partition, drop_finished}',
+        cut_partition, drop_finished, prune_usage}',
     'grant execute on function %s to ojs_operator');
 
 -- Views. Those with an underscore are read by the others.
 grant select on
     ojs.jobs, ojs.results, ojs.workers, ojs.crons, ojs.cron_runs,
     ojs.tenant_stats, ojs.overview, ojs.overview_by_queue, ojs.queue_stats, ojs.shard_stats, ojs.rule_stats, ojs.throttles,
-    ojs.limits, ojs.refusals, ojs._own_job
+    ojs.limits, ojs.refusals, ojs.usage_batches, ojs._own_job
     to ojs_service, ojs_operator, ojs_tenant;
 
 -- The rule of the view refuses the columns that no role may set, with an error that names the
@@ -153,7 +153,7 @@ select ojs._to_each('{dead_letters, dead_letter_count, dead_letter_stats, _lock_
 
 -- Only index scans, and a new plan for the arguments of each call: the rows of one tenant are found
 -- by other indexes than the rows of all tenants.
-select ojs._to_each('{events, list_jobs, jobs_floor}',
+select ojs._to_each('{events, list_jobs, jobs_floor, verify_usage}',
     'alter function %1$s set enable_bitmapscan = off;
      alter function %1$s set enable_hashjoin = off;
      alter function %1$s set enable_mergejoin = off;

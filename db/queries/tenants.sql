@@ -79,3 +79,33 @@ from ojs.limits l
 where (sqlc.narg('tenant')::text is null or l.tenant_id = sqlc.narg('tenant')::text)
     and (sqlc.narg('queue')::text is null or l.queue = sqlc.narg('queue')::text)
 order by l.tenant_id, l.queue, l.resource limit @max_rows::int offset @skip::int;
+
+-- name: UsageBatches :many
+-- The usage ledger of one tenant or of all, hours from since on and before until, after a row.
+select b.tenant_id, b.n, b.hour, b.closed_at, b.enqueued, b.attempts, b.completed, b.failed, b.failed_attempts, b.worker_ms,
+    b.stored_bytes, b.refused_429, b.refused_507, b.previous, b.hash
+from ojs.usage_batches b
+where (sqlc.narg('tenant')::text is null or b.tenant_id = sqlc.narg('tenant')::text)
+    and b.hour >= greatest(coalesce(sqlc.narg('since')::timestamptz, '-infinity'), @after_hour::timestamptz)
+    and (sqlc.narg('until')::timestamptz is null or b.hour < sqlc.narg('until')::timestamptz)
+    and (b.hour, b.tenant_id) > (@after_hour::timestamptz, @after_tenant::text)
+order by b.hour, b.tenant_id limit @max_rows::int;
+
+-- name: LatestUsageBatch :many
+-- The end of a tenant's chain; without a tenant a row of the latest hour.
+select b.tenant_id, b.n, b.hour, b.closed_at, b.enqueued, b.attempts, b.completed, b.failed, b.failed_attempts, b.worker_ms,
+    b.stored_bytes, b.refused_429, b.refused_507, b.previous, b.hash
+from (
+    (select o.* from ojs.usage_batches o where o.tenant_id = sqlc.narg('tenant')::text order by o.n desc limit 1)
+    union all
+    (select o.* from ojs.usage_batches o where sqlc.narg('tenant')::text is null order by o.hour desc, o.tenant_id desc limit 1)
+) b;
+
+-- name: VerifyUsage :many
+-- The hour is read from the view, because sqlc would take that of the function for never null.
+select f.tenant_id::text as tenant_id, f.n::bigint as n, b.hour, f.fault::text as fault
+from ojs.verify_usage(sqlc.narg('tenant')::text) f
+left join ojs.usage_batches b on b.tenant_id = f.tenant_id::text and b.n = f.n::bigint;
+
+-- name: PruneUsage :one
+select ojs.prune_usage(@before::timestamptz)::bigint;

@@ -142,6 +142,9 @@ var contracts = sync.OnceValue(func() map[string]contract {
 
 		GET /ojs/v1/events                     -                       200 EventList
 		GET /ojs/v1/admin/audit                -                       200 AuditList
+		GET /ojs/v1/usage                      -                       200 UsageList
+		GET /ojs/v1/usage/latest               -                       200 UsageBatch
+		GET /ojs/v1/usage/verify               -                       200 UsageVerdict
 		GET /ojs/v1/admin/doctor               -                       200 DoctorAnswer
 		GET /ojs/v1/admin/blocked              -                       200 BlockedList
 		GET /ojs/v1/admin/stats                -                       200 Stats
@@ -181,6 +184,7 @@ var otherNames = [][2]string{
 	{"/ojs/v1/admin/queues", "/ojs/v1/queues"},
 	{"/ojs/v1/admin/jobs", "/ojs/v1/jobs"},
 	{"/ojs/v1/admin/workers", "/ojs/v1/workers"},
+	{"/ojs/v1/admin/usage", "/ojs/v1/usage"},
 	{"/ojs/v1/workers/beat", "/ojs/v1/workers/heartbeat"},
 	{"/ojs/v1/admin/observability/health", "/ojs/v1/health"},
 }

@@ -60,6 +60,26 @@ var descriptions = sync.OnceValue(func() map[string]string {
 })
 
 const descriptionLines = `
+UsageBatch.attempts: How many attempts began.
+UsageBatch.closed_at: When the row was written.
+UsageBatch.completed: How many jobs were completed.
+UsageBatch.enqueued: How many jobs were enqueued.
+UsageBatch.failed: How many jobs were discarded, because their attempts were used up or they had expired.
+UsageBatch.failed_attempts: How many attempts failed.
+UsageBatch.hash: The SHA-256 of the canonical text of the row, in hex.
+UsageBatch.hour: When the hour began.
+UsageBatch.n: The number of the row in the tenant's chain, from 1.
+UsageBatch.previous: The hash of the row before; null for the first row.
+UsageBatch.refused_429: How many requests limits of the tenant refused with 429.
+UsageBatch.refused_507: How many requests were refused with 507, because the tenant had no bytes left.
+UsageBatch.stored_bytes: The bytes of the tenant's jobs when the hour was closed; null without a limit max_stored_bytes.
+UsageBatch.worker_ms: How long the attempts that ended had run, in sum, in milliseconds.
+UsageFault.fault: What is wrong with the row.
+UsageFault.hour: When the hour of the row began; null if the row is not there.
+UsageFault.n: The number of the row in the tenant's chain.
+usage: The rows of the page.
+faults: The first fault of each tenant.
+valid: Whether there is no fault.
 acknowledged: Always true.
 action: What is lowered: the weight, the number of running jobs or the rate of new jobs.
 AuditEntry.action: What was done, such as changed.

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/labstack/echo/v4"
+
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
 // example is a request in a document such as docs/http-examples.md, with the answer that is shown.
@@ -107,6 +109,13 @@ func play(t *testing.T, all []*example) *stage {
 			at = at.Add(time.Minute)
 		}
 		s.db.SetNow(at)
+		if strings.HasPrefix(now.about, "An hour later") {
+			// Roll up what came, and close its hour.
+			pgtest.Exec(t, s.pool, "select ojs.tick()")
+			at = at.Add(time.Hour)
+			s.db.SetNow(at)
+			pgtest.Exec(t, s.pool, "select ojs.tick()")
+		}
 		r := s.do(now.method, s.real(now.target), s.real(now.body), now.headers...)
 		now.carried = r.header.Get("Content-Type")
 		if r.status != now.status {

@@ -142,6 +142,7 @@ var queryParameters = map[string]named{
 	"cursor":     made("The next_cursor of the page before.", text()),
 	"enabled":    made("Only cron jobs that fire, or only those that do not.", boolean()),
 	"error_type": made("Only jobs whose last error has this type or code.", text()),
+	"format":     made("json, the default, or csv: all rows of the period.", oneOf("json", "csv")),
 	"limit":      made("How many items the page holds; 50 by default.", between(1, 1000)),
 	"offset":     made("How many items come before the page.", schema{"type": "integer", "minimum": 0}),
 	"older_than": made("Another name of until, or an age such as P30D.", text()),

@@ -701,7 +701,13 @@ func systemSchemas() map[string]named {
 		"EventList":  page("The latest events, the newest first.", "events", "Event", "EventPage"),
 		"AuditEntry": answer[sqlcgen.OjsAuditTrail]("A change of the configuration.", props{"old": free(), "new": free()}),
 		"AuditList":  page("A page of the audit trail, the latest change first.", "audit", "AuditEntry", "CursorPage"),
-		"Finding":    answer[sqlcgen.DoctorRow]("Something that is wrong, and what to do.", nil),
+		"UsageBatch": answer[sqlcgen.OjsUsageBatches]("What a tenant used in an hour.", nil),
+		"UsageList":  page("A page of the usage ledger, the oldest hour first.", "usage", "UsageBatch", "CursorPage"),
+		"UsageFault": answer[sqlcgen.VerifyUsageRow]("The first row of a tenant's chain that is not as it was written.", nil),
+		"UsageVerdict": made("Whether the usage ledger is as it was written.", object(props{
+			"valid": boolean(), "faults": list(ref("UsageFault")),
+		})),
+		"Finding": answer[sqlcgen.DoctorRow]("Something that is wrong, and what to do.", nil),
 		"DoctorAnswer": made("What is wrong, the worst first.", object(props{
 			"worst": nullable(text()), "findings": list(ref("Finding")),
 		})),

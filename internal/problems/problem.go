@@ -63,6 +63,7 @@ var missHints = map[string]string{
 	"pool":     "Check the name; the list of pools shows those that there are.",
 	"queue":    "Check the name; the list of queues shows those that there are.",
 	"tenant":   "Check the id; the list of tenants shows those that there are.",
+	"usage":    "A tenant has a row once an hour in which it used something has ended.",
 	"tier":     "Check the name; the list of tiers shows those that there are.",
 	"api_key":  "Check the id; the list of keys shows it.",
 	"cron job": "Check the name, and whose cron job it is; the list of cron jobs shows those that there are.",

@@ -1671,7 +1671,7 @@ from (
         coalesce(sum(u.active), 0) as active, coalesce(sum(u.retryable), 0) as retryable, coalesce(sum(u.completed), 0) as completed,
         coalesce(sum(u.cancelled), 0) as cancelled, coalesce(sum(u.discarded), 0) as discarded, coalesce(sum(u.total), 0) as total,
         coalesce(sum(u.dispatched), 0) as dispatched, coalesce(sum(u.failed), 0) as failed
-    from (select tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, dispatched, rev from ojs.tally union all select tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, dispatched, rev from ojs._recent()) u
+    from (select tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, dispatched, rev, failed_jobs, worker_ms from ojs.tally union all select tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, dispatched, rev, failed_jobs, worker_ms from ojs._recent()) u
     where $1::text is null or u.tenant_id = $1::text
 ) n
 cross join lateral ojs._counts_since('', coalesce($1::text, ''),

@@ -214,6 +214,53 @@ func (q *Queries) JobsFloor(ctx context.Context, arg JobsFloorParams) (string, e
 	return floor, err
 }
 
+const latestUsageBatch = `-- name: LatestUsageBatch :many
+select b.tenant_id, b.n, b.hour, b.closed_at, b.enqueued, b.attempts, b.completed, b.failed, b.failed_attempts, b.worker_ms,
+    b.stored_bytes, b.refused_429, b.refused_507, b.previous, b.hash
+from (
+    (select o.tenant_id, o.n, o.hour, o.closed_at, o.enqueued, o.attempts, o.completed, o.failed, o.failed_attempts, o.worker_ms, o.stored_bytes, o.refused_429, o.refused_507, o.previous, o.hash from ojs.usage_batches o where o.tenant_id = $1::text order by o.n desc limit 1)
+    union all
+    (select o.tenant_id, o.n, o.hour, o.closed_at, o.enqueued, o.attempts, o.completed, o.failed, o.failed_attempts, o.worker_ms, o.stored_bytes, o.refused_429, o.refused_507, o.previous, o.hash from ojs.usage_batches o where $1::text is null order by o.hour desc, o.tenant_id desc limit 1)
+) b
+`
+
+// The end of a tenant's chain; without a tenant a row of the latest hour.
+func (q *Queries) LatestUsageBatch(ctx context.Context, tenant *string) ([]OjsUsageBatches, error) {
+	rows, err := q.db.Query(ctx, latestUsageBatch, tenant)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []OjsUsageBatches{}
+	for rows.Next() {
+		var i OjsUsageBatches
+		if err := rows.Scan(
+			&i.TenantID,
+			&i.N,
+			&i.Hour,
+			&i.ClosedAt,
+			&i.Enqueued,
+			&i.Attempts,
+			&i.Completed,
+			&i.Failed,
+			&i.FailedAttempts,
+			&i.WorkerMs,
+			&i.StoredBytes,
+			&i.Refused429,
+			&i.Refused507,
+			&i.Previous,
+			&i.Hash,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const limitRows = `-- name: LimitRows :many
 select l.tenant_id, l.queue, l.resource, l.maximum, coalesce(l.period::text, '')::text as period, l.burst, l.soft, l.current, l.used_up,
     l.reason
@@ -366,7 +413,7 @@ func (q *Queries) ListJobs(ctx context.Context, arg ListJobsParams) ([]ListJobsR
 const liveJobs = `-- name: LiveJobs :one
 select coalesce(sum(case $1::text when 'scheduled' then u.scheduled when 'available' then u.available when 'pending' then u.pending
     when 'active' then u.active when 'retryable' then u.retryable end), 0)::bigint as jobs
-from (select tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, dispatched, rev from ojs.tally union all select tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, dispatched, rev from ojs._recent()) u
+from (select tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, dispatched, rev, failed_jobs, worker_ms from ojs.tally union all select tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, dispatched, rev, failed_jobs, worker_ms from ojs._recent()) u
 where ($2::text is null or u.tenant_id = $2::text)
     and ($3::text is null or u.queue = $3::text)
 `
@@ -453,6 +500,17 @@ func (q *Queries) OwnAuditTrail(ctx context.Context, arg OwnAuditTrailParams) ([
 		return nil, err
 	}
 	return items, nil
+}
+
+const pruneUsage = `-- name: PruneUsage :one
+select ojs.prune_usage($1::timestamptz)::bigint
+`
+
+func (q *Queries) PruneUsage(ctx context.Context, before time.Time) (int64, error) {
+	row := q.db.QueryRow(ctx, pruneUsage, before)
+	var column_1 int64
+	err := row.Scan(&column_1)
+	return column_1, err
 }
 
 const reprioritize = `-- name: Reprioritize :one
@@ -598,6 +656,109 @@ func (q *Queries) Tiers(ctx context.Context, name *string) ([]OjsTiers, error) {
 			&i.Tenants,
 			&i.Due,
 			&i.Reason,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const usageBatches = `-- name: UsageBatches :many
+select b.tenant_id, b.n, b.hour, b.closed_at, b.enqueued, b.attempts, b.completed, b.failed, b.failed_attempts, b.worker_ms,
+    b.stored_bytes, b.refused_429, b.refused_507, b.previous, b.hash
+from ojs.usage_batches b
+where ($1::text is null or b.tenant_id = $1::text)
+    and b.hour >= greatest(coalesce($2::timestamptz, '-infinity'), $3::timestamptz)
+    and ($4::timestamptz is null or b.hour < $4::timestamptz)
+    and (b.hour, b.tenant_id) > ($3::timestamptz, $5::text)
+order by b.hour, b.tenant_id limit $6::int
+`
+
+type UsageBatchesParams struct {
+	Tenant      *string    `json:"tenant"`
+	Since       *time.Time `json:"since"`
+	AfterHour   time.Time  `json:"after_hour"`
+	Until       *time.Time `json:"until"`
+	AfterTenant string     `json:"after_tenant"`
+	MaxRows     int32      `json:"max_rows"`
+}
+
+// The usage ledger of one tenant or of all, hours from since on and before until, after a row.
+func (q *Queries) UsageBatches(ctx context.Context, arg UsageBatchesParams) ([]OjsUsageBatches, error) {
+	rows, err := q.db.Query(ctx, usageBatches,
+		arg.Tenant,
+		arg.Since,
+		arg.AfterHour,
+		arg.Until,
+		arg.AfterTenant,
+		arg.MaxRows,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []OjsUsageBatches{}
+	for rows.Next() {
+		var i OjsUsageBatches
+		if err := rows.Scan(
+			&i.TenantID,
+			&i.N,
+			&i.Hour,
+			&i.ClosedAt,
+			&i.Enqueued,
+			&i.Attempts,
+			&i.Completed,
+			&i.Failed,
+			&i.FailedAttempts,
+			&i.WorkerMs,
+			&i.StoredBytes,
+			&i.Refused429,
+			&i.Refused507,
+			&i.Previous,
+			&i.Hash,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const verifyUsage = `-- name: VerifyUsage :many
+select f.tenant_id::text as tenant_id, f.n::bigint as n, b.hour, f.fault::text as fault
+from ojs.verify_usage($1::text) f
+left join ojs.usage_batches b on b.tenant_id = f.tenant_id::text and b.n = f.n::bigint
+`
+
+type VerifyUsageRow struct {
+	TenantID string     `json:"tenant_id"`
+	N        int64      `json:"n"`
+	Hour     *time.Time `json:"hour"`
+	Fault    string     `json:"fault"`
+}
+
+// The hour is read from the view, because sqlc would take that of the function for never null.
+func (q *Queries) VerifyUsage(ctx context.Context, tenant *string) ([]VerifyUsageRow, error) {
+	rows, err := q.db.Query(ctx, verifyUsage, tenant)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []VerifyUsageRow{}
+	for rows.Next() {
+		var i VerifyUsageRow
+		if err := rows.Scan(
+			&i.TenantID,
+			&i.N,
+			&i.Hour,
+			&i.Fault,
 		); err != nil {
 			return nil, err
 		}

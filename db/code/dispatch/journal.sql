@@ -60,7 +60,8 @@ comment on column ojs.journal.price is
 'What the tenant is to be charged for these attempts, in sum. By time: the seconds they ran beyond
 those charged, less than 0 if they were shorter. Null in other rows.';
 comment on column ojs.journal.seconds is
-'How many seconds the attempts that ended ran in sum, by time; null in other rows.';
+'How many seconds the attempts that ended ran in sum: of completed jobs, and of attempts to be charged
+by time (owed); null in other rows.';
 comment on column ojs.journal.at is 'When.';
 comment on column ojs.journal.pool is
 'The pool in which the attempts that ended ran (ojs.pool.id); null: no pool that is configured.';
@@ -158,13 +159,14 @@ from ojs.lease l
 cross join lateral (select u.tenant_id, count(*)::int as jobs from unnest(l.tenants) u(tenant_id) group by u.tenant_id) t
 union all
 select r.xid, r.tenant_id, r.queue, r.priority, r.from_state, r.to_state, 1, null, null,
-    (r.from_state = 'active' and r.to_state in ('retryable', 'discarded'))::int, 0, null, r.at, r.pool, null
+    (r.from_state = 'active' and r.to_state in ('retryable', 'discarded'))::int, 0,
+    case when r.from_state = 'active' then greatest(ojs._seconds(r.at - r.started_at), 0) end, r.at, r.pool, null
 from ojs.release r;
 comment on view ojs._movement is
 'The three journals as one: how many jobs of a tenant, queue and priority went from one state (null:
 new jobs) into another.
-failed: how many attempts failed; owed, seconds, price: attempts to be charged, how long they ran,
-and their price; pool: where they ran. Tenants cannot read it, because a row of ojs.lease has jobs
+failed: how many attempts failed; owed, price: attempts to be charged, and their price; seconds: how
+long these, or in other rows the attempts that ended, ran; pool: where they ran. Tenants cannot read it, because a row of ojs.lease has jobs
 of several tenants.';
 
 -- The planner inlines this function, and so can use the indexes. For each transaction that p_from

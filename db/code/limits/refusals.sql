@@ -13,6 +13,8 @@ comment on column ojs.refused.resource is 'What was limited, as in ojs.limits.';
 comment on column ojs.refused.at is 'The minute.';
 comment on column ojs.refused.requests is
 'How many requests, or jobs of a batch in which each job is admitted alone.';
+comment on column ojs.refused.counted is
+'How many of these the usage ledger has. A row stays until it has all of them.';
 
 -- Adds what a server has refused.
 -- Locks the rows of the minute.
@@ -38,7 +40,7 @@ begin
     end loop;
     delete from ojs.refused r using (
         select o.tenant_id, o.queue, o.resource, o.at from ojs.refused o
-        where o.at < ojs.now() - interval '1 day' order by o.at limit 1000 for update skip locked
+        where o.at < ojs.now() - interval '1 day' and o.counted = o.requests order by o.at limit 1000 for update skip locked
     ) o where r.tenant_id = o.tenant_id and r.queue = o.queue and r.resource = o.resource and r.at = o.at;
 end;
 $$;

@@ -11,14 +11,14 @@ comment on column ojs.audit.tenant_id is
 comment on column ojs.audit.kind is
 'What was changed: tenant, rule (a limit of concurrency or a pause), limit (on enqueueing), tier,
 throttle, neighbours (when a tenant counts as noisy), queue, fairness, pool, deployment, api_key,
-role, replay_rule, worker, dead_letters, jobs.';
+role, replay_rule, worker, dead_letters, jobs, usage.';
 comment on column ojs.audit.name is
 'The name of it: the queue of a rule, the pool, the role, the worker; null if it has no name, or
 all are meant.';
 comment on column ojs.audit.action is
 'What was done: created, changed, removed. Rules: limited, unlimited, paused, resumed. The
 deployment: held, resumed. Tenants: suspended, resumed, deregistered. Workers: directed. Jobs:
-purged, cancelled.';
+purged, cancelled. Usage: purged.';
 comment on column ojs.audit.old is
 'The members that have changed, as they were before; null: none.';
 comment on column ojs.audit.new is 'The members that have changed, as they are since; null: none.';

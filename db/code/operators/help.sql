@@ -24,7 +24,8 @@ as $$
             delete_pool, watch_neighbours, preview_weight}'),
         (9, 'tenants', '{create_tenant_role, put_tenant, configure_tier, set_tier, configure_static, suspend_tenant,
             resume_tenant, deregister_tenant, current_tenant, create_api_key, rotate_api_key, revoke_api_key}'),
-        (10, 'look and keep', '{help, events, doctor, now, tick, upkeep, rebuild, cut_partition, drop_finished}')
+        (10, 'look and keep', '{help, events, doctor, now, tick, upkeep, rebuild, cut_partition, drop_finished, verify_usage,
+            prune_usage}')
     ) h(place, purpose, names)
     cross join lateral unnest(h.names) with ordinality u(name, n)
     -- If functions differ only in the types of their JSON, only the first one has the whole

@@ -42,9 +42,9 @@ begin
         -- since, the loop tries again.
         perform ojs._check_hold('acknowledge', ojs._job_for(p_id, v_tenant), p_lease, p_worker_id);
     end loop;
-    insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, unfenced, at, pool)
+    insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, unfenced, seconds, at, pool)
     values (v_job.tenant_id, v_job.queue, v_job.priority, 'active', 'completed', 1, (p_lease is null and p_worker_id is null)::int,
-        v_job.finished_at, v_job.pool)
+        greatest(ojs._seconds(v_job.finished_at - v_job.started_at), 0), v_job.finished_at, v_job.pool)
     returning v_job.charged is not null or v_job.pool is not null or exists (select from ojs.rule) into v_counts;
     if v_counts then
         perform ojs._count_ends(array[(v_job.tenant_id, v_job.queue, v_job.priority, v_job.seq, v_job.started_at, v_job.pool, v_job.charged)
@@ -106,8 +106,9 @@ begin
         returning h.n, h.unfenced, j.id, j.tenant_id, j.queue, j.priority, j.seq, j.started_at, j.pool, j.charged,
             case when p_jobs then j end as job
     ), journalled as (
-        insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, unfenced, at, pool)
-        select a.tenant_id, a.queue, a.priority, 'active', 'completed', count(*), count(*) filter (where a.unfenced), v_now, a.pool
+        insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, unfenced, seconds, at, pool)
+        select a.tenant_id, a.queue, a.priority, 'active', 'completed', count(*), count(*) filter (where a.unfenced),
+            sum(greatest(date_part('epoch', v_now - a.started_at), 0)), v_now, a.pool
         from acked a group by a.tenant_id, a.queue, a.priority, a.pool
     )
     select a.n::int, a.id, v_now, a.job from acked a

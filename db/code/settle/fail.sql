@@ -212,8 +212,9 @@ create or replace function ojs._book(p_ends ojs._attempt_end[], p_now timestampt
 language plpgsql
 as $$
 begin
-    insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, unfenced, at, pool)
-    select e.tenant_id, e.queue, e.priority, 'active', 'completed', count(*), count(*) filter (where not e.fenced), p_now, e.pool
+    insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, unfenced, seconds, at, pool)
+    select e.tenant_id, e.queue, e.priority, 'active', 'completed', count(*), count(*) filter (where not e.fenced),
+        sum(greatest(date_part('epoch', p_now - e.started_at), 0)), p_now, e.pool
     from unnest(p_ends) e where e.to_state = 'completed' group by e.tenant_id, e.queue, e.priority, e.pool;
 
     insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state, started_at, fenced, cause, at,

@@ -16,6 +16,10 @@ comment on column ojs.tally.discarded is
 comment on column ojs.tally.total is 'Jobs ever enqueued.';
 comment on column ojs.tally.failed is 'Attempts that ever failed.';
 comment on column ojs.tally.dispatched is 'Jobs ever handed out.';
+comment on column ojs.tally.failed_jobs is
+'Jobs ever discarded, those retried since included; since the usage ledger began.';
+comment on column ojs.tally.worker_ms is
+'How long attempts that ended have run in sum, milliseconds; since the usage ledger began.';
 comment on column ojs.tally.rev is
 'Grows with each change, so that the live version is found newest first.';
 comment on table ojs.pool_tally is 'Jobs per pool as of ojs.tally_mark. A row moves to a higher rev with each change.';
@@ -33,6 +37,9 @@ comment on column ojs.tally_mark.pace_snapshot is
 comment on column ojs.tally_mark.pace_at is 'When ojs.lease was last rolled up.';
 comment on column ojs.tally_mark.watched_at is 'When ojs._watch last looked.';
 comment on column ojs.tally_mark.history_at is 'When ojs.tally was last kept in ojs.history.';
+comment on column ojs.tally_mark.usage_rev is
+'The rev at which all numbers of ojs.tally were closed in the usage ledger.';
+comment on column ojs.tally_mark.usage_at is 'When ojs._close_usage last looked.';
 comment on type ojs.counts is
 'Numbers of jobs enqueued, handed out, completed, cancelled, discarded (less those retried), and of
 failed attempts, ever or within some time.';

@@ -18,7 +18,9 @@ as $$
         coalesce(sum(m.jobs) filter (where m.to_state = 'cancelled'), 0),
         sum(m.jobs * ojs._moved(m.from_state, m.to_state, 'discarded')),
         coalesce(sum(m.jobs) filter (where m.from_state is null), 0),
-        sum(m.failed), coalesce(sum(m.jobs) filter (where m.to_state = 'active'), 0), 0::bigint
+        sum(m.failed), coalesce(sum(m.jobs) filter (where m.to_state = 'active'), 0), 0::bigint,
+        coalesce(sum(m.jobs) filter (where m.to_state = 'discarded' and m.from_state <> 'discarded'), 0),
+        coalesce(round(1000 * sum(m.seconds::float8) filter (where m.from_state = 'active')), 0)::bigint
     from ojs._since(p_from, p_to, false) m
     -- Rows with 0 jobs are there for decisions.
     where m.jobs <> 0
@@ -56,6 +58,7 @@ declare
     v_mark ojs.tally_mark;
     v_rows int;
 begin
+    perform ojs._close_usage(ojs.now());
     -- Without this check, an idle system would lock the mark and write at every tick.
     select t.* into v_mark from ojs.tally_mark t order by t.rev desc limit 1;
     if not ojs._foreign(v_mark.snapshot)
@@ -68,6 +71,8 @@ begin
     if not found then
         return 0;
     end if;
+    -- Again, because another session may have had the mark locked above.
+    perform ojs._close_usage(ojs.now());
     if exists (select from ojs._movement m where m.xid = pg_current_xact_id() and m.lo is not null)
             or exists (select from ojs._movement m where m.xid = pg_current_xact_id() and m.lo is null) then
         -- The snapshot does not hold this transaction: its own rows would be counted now and by the
@@ -96,16 +101,17 @@ begin
             and exists (select from recent)
     ), added as (
         insert into ojs.tally (tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled,
-            discarded, total, failed, dispatched)
+            discarded, total, failed, dispatched, failed_jobs, worker_ms)
         select r.tenant_id, r.queue, r.priority, r.scheduled, r.available, r.pending, r.active, r.retryable, r.completed, r.cancelled,
-            r.discarded, r.total, r.failed, r.dispatched
+            r.discarded, r.total, r.failed, r.dispatched, r.failed_jobs, r.worker_ms
         from recent r where r.spot is null
     ), changed as (
         update ojs.tally t
         set rev = t.rev + 1, scheduled = t.scheduled + r.scheduled, available = t.available + r.available, pending = t.pending + r.pending,
             active = t.active + r.active, retryable = t.retryable + r.retryable, completed = t.completed + r.completed,
             cancelled = t.cancelled + r.cancelled, discarded = t.discarded + r.discarded, total = t.total + r.total,
-            failed = t.failed + r.failed, dispatched = t.dispatched + r.dispatched
+            failed = t.failed + r.failed, dispatched = t.dispatched + r.dispatched, failed_jobs = t.failed_jobs + r.failed_jobs,
+            worker_ms = t.worker_ms + r.worker_ms
         from recent r where t.ctid = r.spot
     )
     select count(*) into v_rows from recent;
@@ -161,6 +167,7 @@ create or replace function ojs._recount() returns void
 language plpgsql
 as $$
 begin
+    perform ojs._rebase_usage(-1);
     delete from ojs.tally;
     delete from ojs.history;
     insert into ojs.tally (tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled,
@@ -177,6 +184,7 @@ begin
         select k.tenant_id, k.queue, k.priority, k.state, k.errors, k.attempt from ojs.dead_job k
     ) j
     group by j.tenant_id, j.queue, j.priority;
+    perform ojs._rebase_usage(1);
     delete from ojs.pool_tally;
     if exists (select from ojs.pool) then
         insert into ojs.pool_tally (pool, active, dispatched)
