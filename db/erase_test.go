@@ -166,8 +166,7 @@ func TestErasedContentIsFoundNowhere(t *testing.T) {
 	for _, file := range list[string](t, d.Pool, `select c.relname || ' ' || pg_relation_filepath(c.oid) from pg_class c
 		where pg_relation_filepath(c.oid) is not null`) {
 		name, path, _ := strings.Cut(file, " ")
-		if n := one[int](t, d.Pool, `select coalesce(position(convert_to($2, 'UTF8') in pg_read_binary_file(current_setting('data_directory')
-			|| '/' || $1, true)), 0)`, path, erasedMark); n > 0 {
+		if n := one[int](t, d.Pool, `select coalesce(position(convert_to($2, 'UTF8') in pg_read_binary_file($1, 0, 1000000000, true)), 0)`, path, erasedMark); n > 0 {
 			t.Errorf("the file of %s holds the mark", name)
 		}
 	}

@@ -25,8 +25,12 @@ select s.tenant_id, s.at, s.reason from ojs.suspend_tenant(@tenant::text, sqlc.n
 select ojs.resume_tenant(@tenant::text);
 
 -- name: DeregisterTenant :one
-select d.tenant_id, d.at, d.jobs from ojs.deregister_tenant(@tenant::text, sqlc.narg('confirm')::text, sqlc.narg('reason')::text,
-    sqlc.narg('erase_after')::text::interval) d;
+with ended as materialized (
+    select ojs.deregister_tenant(@tenant::text, sqlc.narg('confirm')::text, sqlc.narg('reason')::text,
+        sqlc.narg('erase_after')::text::interval) as done
+)
+select (e.done).tenant_id::text as tenant_id, (e.done).at::timestamptz as at, (e.done).jobs::bigint as jobs
+from ended e;
 
 -- name: TenantIsConfigured :one
 select exists (select from ojs.tenant t where t.tenant_id = @tenant::text and t.created_at is not null);

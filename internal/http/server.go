@@ -122,7 +122,8 @@ func (s *Server) routes() http.Handler {
 
 	for _, routes := range [][]route{
 		s.jobRoutes(), s.resultRoutes(), s.fetchRoutes(), s.settleRoutes(), s.workerRoutes(), s.eventRoutes(), s.cronRoutes(),
-		s.deadLetterRoutes(), s.queueRoutes(), s.tenantRoutes(), s.tierRoutes(), s.limitRoutes(), s.poolRoutes(), s.neighbourRoutes(),
+		s.deadLetterRoutes(), s.queueRoutes(), s.tenantRoutes(), s.eraseRoutes(), s.tierRoutes(), s.limitRoutes(), s.poolRoutes(),
+		s.neighbourRoutes(),
 		s.doctorRoutes(), s.dispatchRoutes(), s.explainRoutes(), s.statsRoutes(), s.auditRoutes(), s.keyRoutes(), s.systemRoutes(),
 	} {
 		s.mount(e, routes)

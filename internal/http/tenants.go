@@ -294,8 +294,14 @@ func (s *Server) switchTenant(c echo.Context, do func(*sqlcgen.Queries, context.
 // because jobs that have not ended are cancelled and dead letters are deleted.
 type deregisterTenantRequest struct {
 	jsonbody.Optional
-	Confirm *string `json:"confirm"`
-	Reason  *string `json:"reason"`
+	Confirm    *string `json:"confirm"`
+	Reason     *string `json:"reason"`
+	EraseAfter *string `json:"erase_after"`
+}
+
+// Check reads the period after which the content of the tenant's jobs is erased.
+func (r *deregisterTenantRequest) Check(o *jsonbody.Object) {
+	r.EraseAfter = seconds(o, "erase_after", r.EraseAfter)
 }
 
 // deregisterTenant ends a tenant. It answers 202, because the scheduler cancels the remaining jobs
@@ -313,7 +319,7 @@ func (s *Server) deregisterTenant(c echo.Context) error {
 		return err
 	}
 	row, err := patiently(s, c, (*sqlcgen.Queries).DeregisterTenant, sqlcgen.DeregisterTenantParams{
-		Tenant: *of.Tenant, Confirm: req.Confirm, Reason: req.Reason,
+		Tenant: *of.Tenant, Confirm: req.Confirm, Reason: req.Reason, EraseAfter: req.EraseAfter,
 	})
 	if err != nil {
 		return err

@@ -174,8 +174,12 @@ func (q *Queries) ConfigureTier(ctx context.Context, arg ConfigureTierParams) ([
 }
 
 const deregisterTenant = `-- name: DeregisterTenant :one
-select d.tenant_id, d.at, d.jobs from ojs.deregister_tenant($1::text, $2::text, $3::text,
-    $4::text::interval) d
+with ended as materialized (
+    select ojs.deregister_tenant($1::text, $2::text, $3::text,
+        $4::text::interval) as done
+)
+select (e.done).tenant_id::text as tenant_id, (e.done).at::timestamptz as at, (e.done).jobs::bigint as jobs
+from ended e
 `
 
 type DeregisterTenantParams struct {
