@@ -2,12 +2,15 @@ package db_test
 
 import (
 	"fmt"
+	osexec "os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/ojs-pg/ojs-pg/internal/embedpg"
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
@@ -26,6 +29,10 @@ func furnishMarks(t testing.TB, d *pgtest.DB, tenant string) {
 	const fields = `p_args => '[{"who": "MARK"}]', p_meta => '{"note": "MARK"}', p_tags => '{MARK}', p_tenant => 'TENANT'`
 	run(`insert into ojs.jobs (tenant_id, queue, type, args, meta, tags) values
 		('TENANT', 'q', 'plain', '["MARK"]', '{"note": "MARK"}', '{MARK}')`)
+	if _, err := connect(t, d.ServiceURL).PgConn().CopyFrom(t.Context(), strings.NewReader(fmt.Sprintf("%s,q,copied,\"[\"\"%s\"\"]\"\n",
+		tenant, erasedMark)), "copy ojs.jobs (tenant_id, queue, type, args) from stdin with (format csv)"); err != nil {
+		t.Fatal(err)
+	}
 	run(`select ojs.enqueue('one', p_queue => 'q', ` + fields + `)`)
 	run(`select ojs.enqueue('later', p_queue => 'q', p_scheduled_at => ojs.now() + interval '1 day', ` + fields + `)`)
 	run(`select ojs.enqueue('pending', p_queue => 'q', p_pending => true, ` + fields + `)`)
@@ -82,10 +89,29 @@ func markedRows(t testing.TB, d *pgtest.DB, q querier) (found []string) {
 	return found
 }
 
+// dumped returns what pg_dump prints of a database.
+func dumped(t testing.TB, d *pgtest.DB) string {
+	t.Helper()
+	found, err := embedpg.Find("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	major := one[int](t, d.Pool, "select current_setting('server_version_num')::int / 10000")
+	at := slices.IndexFunc(found, func(b embedpg.Binaries) bool { return b.Major == major })
+	if at < 0 {
+		t.Fatalf("there is no pg_dump of PostgreSQL %d", major)
+	}
+	dump, err := osexec.CommandContext(t.Context(), filepath.Join(found[at].Dir, "pg_dump"), d.URL).Output()
+	if err != nil {
+		t.Fatalf("pg_dump: %v", err)
+	}
+	return string(dump)
+}
+
 // eraseAll calls ojs.erase until it says that it is done, and returns the sums.
 func eraseAll(t testing.TB, q querier, args string) (jobs, cancelled, active, dead, answers int) {
 	t.Helper()
-	before := "null"
+	before, missed := "null", 0
 	for range 1000 {
 		row := one[string](t, q, `select concat_ws(' ', e.jobs, e.cancelled, e.active, e.dead_letters, e.answers, e.locked,
 			coalesce(e.next::text, '-')) from ojs.erase('asked to', `+args+`, p_before => `+before+`) e`)
@@ -95,11 +121,12 @@ func eraseAll(t testing.TB, q querier, args string) (jobs, cancelled, active, de
 			t.Fatal(row, err)
 		}
 		jobs, cancelled, active, dead, answers = jobs+j, cancelled+c, active+a, dead+dl, answers+an
-		if next == "-" && locked == 0 {
+		missed += locked
+		if next == "-" && missed == 0 {
 			return jobs, cancelled, active, dead, answers
 		}
 		if before = "'" + next + "'"; next == "-" {
-			before = "null"
+			before, missed = "null", 0
 		}
 	}
 	t.Fatal("it does not come to an end")
@@ -157,6 +184,9 @@ func TestErasedContentIsFoundNowhere(t *testing.T) {
 		t.Errorf("states are %v, want %v", got, want)
 	}
 	ringsAgree(t, d.Pool)
+	if dump := dumped(t, d); strings.Contains(dump, erasedMark) || !strings.Contains(dump, "COPY ojs.job") {
+		t.Error("pg_dump prints the mark, or no jobs")
+	}
 	exec(t, d.Pool, "vacuum ojs.job")
 	if n := one[int](t, d.Pool, "select coalesce(max(n_dead_tup), 0) from pg_stat_user_tables where relname = 'job_all'"); n > 0 {
 		t.Errorf("%d dead rows are left after VACUUM", n)
@@ -243,6 +273,34 @@ func TestWhatErasingWants(t *testing.T) {
 		t.Errorf("%d jobs are erased twice", got)
 	}
 	refused(t, d.As("globex"), "OJ404", "select ojs.cancel($1)", ids[0])
+}
+
+// Dead letters whose partition was dropped are erased, too, by id and by filter.
+func TestErasingDeadLettersPutAside(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service, operator := d.Service(), d.Operator()
+	for range 3 {
+		exec(t, service, `select ojs.enqueue('a', '["x"]', p_queue => 'q', p_tenant => 'acme', p_retry => '{"max_attempts": 1,
+			"on_exhaustion": "dead_letter"}')`)
+	}
+	exec(t, service, `select ojs.nack(id, '{"message": "x"}') from ojs.fetch('{q}', 3)`)
+	at, _ := cutAhead(t, d)
+	d.SetNow(at.Add(time.Hour))
+	untilDone(t, operator, "select ojs.drop_finished($1)", at.Add(time.Minute))
+	ids := list[string](t, d.Pool, "select id::text from ojs.dead_job")
+	if len(ids) != 3 {
+		t.Fatalf("%d dead letters are put aside", len(ids))
+	}
+	if got := one[int](t, operator, "select dead_letters from ojs.erase('r', array[$1::uuid])", ids[0]); got != 1 {
+		t.Errorf("by id %d are erased", got)
+	}
+	if _, _, _, dead, _ := eraseAll(t, operator, "p_type => 'a', p_limit => 1"); dead != 2 {
+		t.Errorf("by type %d are erased", dead)
+	}
+	if n := one[int](t, d.Pool, "select (select count(*) from ojs.dead_job) + (select count(*) from ojs.dead_letter)"); n != 0 {
+		t.Errorf("%d are left", n)
+	}
 }
 
 // Erasing goes on beside workers: a job either ends at its worker or is cancelled, once.

@@ -148,7 +148,7 @@ func jobSchemas() map[string]named {
 			"errors":      list(ref("BulkError")),
 			"next_cursor": nullable(uuidText()),
 		})),
-		"EraseAnswer":     answer[admin.Erased]("What an erasure has done.", props{"next_cursor": nullable(uuidText())}),
+		"EraseAnswer": answer[admin.Erased]("What an erasure has done.", props{"next_cursor": nullable(uuidText())}),
 		"RetryManyAnswer": made("What a bulk retry has done.", object(props{
 			"action": oneOf("retry"), "matched": counts(), "succeeded": counts(), "failed": counts(),
 			"errors":     list(ref("BulkError")),

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"strconv"
 
 	"github.com/labstack/echo/v4"
 
@@ -327,4 +328,19 @@ func (s *Server) deregisterTenant(c echo.Context) error {
 	return c.JSON(http.StatusAccepted, map[string]any{
 		"id": row.TenantID, "tenant_id": row.TenantID, "state": "deregistering", "jobs": row.Jobs, "deregistered_at": row.At,
 	})
+}
+
+// seconds returns an ISO 8601 duration in a form that PostgreSQL reads, such as "600 seconds", and
+// nil for nil.
+func seconds(o *jsonbody.Object, field string, text *string) *string {
+	if text == nil {
+		return nil
+	}
+	d, err := jsonbody.ParseDuration(*text)
+	if err != nil {
+		o.Fail(problems.Invalid(o.At(field), "must be an ISO 8601 duration of weeks to seconds, such as PT10M"))
+		return nil
+	}
+	of := strconv.FormatFloat(d.Seconds(), 'f', -1, 64) + " seconds"
+	return &of
 }
