@@ -255,8 +255,10 @@ func TestWhatErasingWants(t *testing.T) {
 	for _, tenant := range []string{"acme", "globex"} {
 		exec(t, d.Service(), "select ojs.enqueue('mail.' || chr(96 + n), '[1]', p_tenant => $1) from generate_series(1, 3) n", tenant)
 	}
-	for _, args := range []string{"null, p_tenant => 'acme'", "' ', p_tenant => 'acme'", "'r'", "'r', '{}'", "'r', p_limit => 0, p_type => 'a'",
-		"'r', array[gen_random_uuid()], p_type => 'a'"} {
+	for _, args := range []string{
+		"null, p_tenant => 'acme'", "' ', p_tenant => 'acme'", "'r'", "'r', '{}'", "'r', p_limit => 0, p_type => 'a'",
+		"'r', array[gen_random_uuid()], p_type => 'a'",
+	} {
 		refused(t, operator, "OJ400", "select ojs.erase("+args+")")
 	}
 	acme := d.As("acme")
@@ -338,16 +340,16 @@ func TestErasingBesideWorkers(t *testing.T) {
 	workers.Wait()
 	n := 0
 	ran.Range(func(any, any) bool { n++; return true })
-	got := one[string](t, d.Pool, `select concat_ws(' ', count(*) filter (where state = 'completed'), count(*) filter (where state = 'cancelled'),
-		count(*) filter (where args::text <> '[]')) from ojs.job`)
+	got := one[string](t, d.Pool, `select concat_ws(' ', count(*) filter (where state = 'completed'), count(*)
+		filter (where state = 'cancelled'), count(*) filter (where args::text <> '[]')) from ojs.job`)
 	if want := fmt.Sprintf("%d %d 0", n, cancelled); got != want || n+cancelled != jobs || erased != jobs {
 		t.Errorf("ended are %s, want %s; %d jobs erased, %d ran", got, want, erased, n)
 	}
 	ringsAgree(t, d.Pool)
 }
 
-// A tenant that was deregistered is listed as leaving, its content is erased after the period, and then it is gone; a new tenant of its name is
-// listed, and keeps its jobs.
+// A tenant that was deregistered is listed as leaving, its content is erased after the period, and then it is gone; a new tenant of its
+// name is listed, and keeps its jobs.
 func TestATenantLeavesForGood(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

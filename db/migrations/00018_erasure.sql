@@ -35,7 +35,8 @@ grant select on ojs.leaving to ojs_service, ojs_operator;
 
 -- Statistics hold the most common values of a column, after the rows are gone. Columns of ojs.job have none already.
 alter table ojs.leaving alter column tenant_id set statistics 0, alter column at set statistics 0, alter column erase_at set statistics 0,
-    alter column next set statistics 0, alter column total set statistics 0;
+    alter column next set statistics 0, alter column missed set statistics 0, alter column erased set statistics 0,
+    alter column gone_at set statistics 0, alter column total set statistics 0;
 
 alter table ojs.dead_job alter column args set statistics 0, alter column meta set statistics 0, alter column options set statistics 0,
     alter column extra set statistics 0, alter column retry set statistics 0, alter column tags set statistics 0,

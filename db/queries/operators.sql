@@ -122,7 +122,8 @@ select s.tenant_id as id, s.weight::numeric as weight, coalesce(t.priority_boost
     coalesce(s.deficit, 0)::float8 as deficit, s.dispatched, s.total_jobs,
     coalesce(extract(epoch from s.oldest_wait) * 1000, 0)::bigint as oldest_wait_ms,
     case when e.at is not null then 'deregistering'
-        when t.tenant_id is null and s.total_jobs <= v.total then 'leaving' when u.at is not null then 'suspended' when r.paused_at is not null then 'paused'
+        when t.tenant_id is null and s.total_jobs <= v.total then 'leaving'
+        when u.at is not null then 'suspended' when r.paused_at is not null then 'paused'
         else 'active' end::text as state,
     (s.backlog + s.scheduled + s.pending)::bigint as depth, s.backlog as available, s.active, s.scheduled, s.pending, s.retryable,
     s.completed, s.cancelled, s.discarded, s.failed as failed_attempts, r.max_concurrency, r.paused_at,

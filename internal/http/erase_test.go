@@ -29,7 +29,8 @@ func TestEraseOverHTTP(t *testing.T) {
 		return id
 	}
 	a.do("POST", v1+"/workers/ack", `{"job_id":"`+take("acked")+`","result":{"r":"`+mark+`"}}`).want(200)
-	a.do("POST", v1+"/workers/nack", `{"job_id":"`+take("dead")+`","error":{"code":"`+mark+`","type":"`+mark+`","message":"`+mark+`"}}`).want(200)
+	a.do("POST", v1+"/workers/nack", `{"job_id":"`+take("dead")+
+		`","error":{"code":"`+mark+`","type":"`+mark+`","message":"`+mark+`"}}`).want(200)
 	running := take("active")
 	kept := a.push(`{"type":"kept","args":["kept"]}`, "X-OJS-Tenant: globex")
 	a.do("GET", v1+"/jobs/"+ids[0], "", acme).want(200)
@@ -62,7 +63,10 @@ func TestEraseOverHTTP(t *testing.T) {
 	a.do("POST", v1+"/workers/ack", `{"job_id":"`+running+`","result":"`+mark+`"}`).want(200)
 	pgtest.Exec(t, a.pool, "select ojs.tick()")
 
-	paths := []string{"/jobs", "/admin/jobs", "/events?limit=1000", "/dead-letter", "/admin/audit", "/admin/tenants", "/admin/stats", "/admin/doctor", "/queues"}
+	paths := []string{
+		"/jobs", "/admin/jobs", "/events?limit=1000", "/dead-letter", "/admin/audit", "/admin/tenants",
+		"/admin/stats", "/admin/doctor", "/queues",
+	}
 	for _, id := range ids {
 		paths = append(paths, "/jobs/"+id, "/jobs/"+id+"/result", "/admin/jobs/"+id, "/admin/jobs/"+id+"/explain")
 	}
