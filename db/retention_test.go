@@ -35,7 +35,7 @@ func untilDone(t testing.TB, q querier, sql string, args ...any) (answers []stri
 	t.Helper()
 	for range 200 {
 		answer := one[string](t, q, sql, args...)
-		if answer == "done" {
+		if strings.HasPrefix(answer, "done") {
 			return answers
 		}
 		if answer != "again: the table was in use" {
@@ -277,7 +277,7 @@ func TestALateJobIsNotDropped(t *testing.T) {
 	exec(t, service, "select ojs.ack(id) from ojs.fetch('{default}')")
 	now := time.Now().Add(time.Hour)
 	d.SetNow(now)
-	for one[string](t, operator, "select ojs.drop_finished($1)", now) != "again: to drop what was taken out" {
+	for !strings.HasPrefix(one[string](t, operator, "select ojs.drop_finished($1)", now), "again: took out") {
 	}
 	dropped := one[string](t, d.Pool, "select relname from pg_catalog.pg_class where relname like 'job\\_dropped\\_%' and relkind = 'r'")
 	for i, state := range []string{"available", "scheduled", "retryable", "active", "completed"} {
@@ -363,7 +363,7 @@ func TestPartitionsAtAbsurdTimes(t *testing.T) {
 	cutAhead(t, d)
 	d.SetNow(time.Now().Add(time.Hour))
 	for _, before := range []string{"-infinity", "1500-01-01", "1969-12-31"} {
-		if got := one[string](t, operator, "select ojs.drop_finished($1::text::timestamptz, 10)", before); got != "done" {
+		if got := one[string](t, operator, "select ojs.drop_finished($1::text::timestamptz, 10)", before); !strings.HasPrefix(got, "done") {
 			t.Errorf("dropping what ended before %s: %s", before, got)
 		}
 	}

@@ -225,6 +225,16 @@ CREATE TYPE ojs.decided AS (
 	state ojs.dispatch_state
 );
 
+CREATE TYPE ojs.erasure AS (
+	jobs integer,
+	cancelled integer,
+	active integer,
+	dead_letters integer,
+	answers integer,
+	locked integer,
+	next uuid
+);
+
 CREATE TYPE ojs.event AS (
 	id text,
 	type text,
@@ -1595,6 +1605,68 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._default_tenant() RETURNS text
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    return coalesce(ojs._session_tenant(null), (select s.default_tenant from ojs.settings s where not s.tenant_required));
+end;
+$$;
+
+CREATE TABLE ojs.job (
+    state ojs.job_state DEFAULT 'available'::ojs.job_state NOT NULL,
+    attempt integer DEFAULT 0 NOT NULL,
+    lease uuid,
+    started_at timestamp with time zone,
+    lease_expires_at timestamp with time zone,
+    finished_at timestamp with time zone,
+    retry_at timestamp with time zone,
+    enqueued_at timestamp with time zone DEFAULT ojs.now() NOT NULL,
+    worker_id text,
+    pool integer,
+    charged real,
+    errors jsonb,
+    result json,
+    seq bigint,
+    tenant_id text DEFAULT ojs._default_tenant() NOT NULL COLLATE pg_catalog."C",
+    id uuid DEFAULT ojs._uuid_v7() NOT NULL,
+    queue text DEFAULT 'default'::text NOT NULL COLLATE pg_catalog."C",
+    type text NOT NULL,
+    priority integer DEFAULT 0 NOT NULL,
+    max_attempts integer DEFAULT 3 NOT NULL,
+    created_at timestamp with time zone DEFAULT ojs.now() NOT NULL,
+    scheduled_at timestamp with time zone,
+    expires_at timestamp with time zone,
+    timeout_ms integer,
+    visibility_timeout_ms integer,
+    tags text[],
+    args json DEFAULT '[]'::json NOT NULL,
+    meta jsonb DEFAULT '{}'::jsonb NOT NULL,
+    retry jsonb,
+    options json,
+    extra json
+)
+PARTITION BY RANGE (id);
+
+ALTER TABLE ONLY ojs.job FORCE ROW LEVEL SECURITY;
+
+CREATE FUNCTION ojs._blank(p_job ojs.job) RETURNS ojs.job
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+begin
+    p_job.args := '[]';
+    p_job.meta := '{}';
+    p_job.options := null;
+    p_job.extra := null;
+    p_job.tags := null;
+    p_job.errors := null;
+    p_job.result := null;
+    p_job.retry := '{"erased": true}';
+    return p_job;
+end;
+$$;
+
 CREATE FUNCTION ojs._book(p_ends ojs._attempt_end[], p_now timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql
     AS $$
@@ -2331,52 +2403,6 @@ begin
     end loop;
 end;
 $$;
-
-CREATE FUNCTION ojs._default_tenant() RETURNS text
-    LANGUAGE plpgsql STABLE SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-begin
-    return coalesce(ojs._session_tenant(null), (select s.default_tenant from ojs.settings s where not s.tenant_required));
-end;
-$$;
-
-CREATE TABLE ojs.job (
-    state ojs.job_state DEFAULT 'available'::ojs.job_state NOT NULL,
-    attempt integer DEFAULT 0 NOT NULL,
-    lease uuid,
-    started_at timestamp with time zone,
-    lease_expires_at timestamp with time zone,
-    finished_at timestamp with time zone,
-    retry_at timestamp with time zone,
-    enqueued_at timestamp with time zone DEFAULT ojs.now() NOT NULL,
-    worker_id text,
-    pool integer,
-    charged real,
-    errors jsonb,
-    result json,
-    seq bigint,
-    tenant_id text DEFAULT ojs._default_tenant() NOT NULL COLLATE pg_catalog."C",
-    id uuid DEFAULT ojs._uuid_v7() NOT NULL,
-    queue text DEFAULT 'default'::text NOT NULL COLLATE pg_catalog."C",
-    type text NOT NULL,
-    priority integer DEFAULT 0 NOT NULL,
-    max_attempts integer DEFAULT 3 NOT NULL,
-    created_at timestamp with time zone DEFAULT ojs.now() NOT NULL,
-    scheduled_at timestamp with time zone,
-    expires_at timestamp with time zone,
-    timeout_ms integer,
-    visibility_timeout_ms integer,
-    tags text[],
-    args json DEFAULT '[]'::json NOT NULL,
-    meta jsonb DEFAULT '{}'::jsonb NOT NULL,
-    retry jsonb,
-    options json,
-    extra json
-)
-PARTITION BY RANGE (id);
-
-ALTER TABLE ONLY ojs.job FORCE ROW LEVEL SECURITY;
 
 CREATE FUNCTION ojs._check_hold(p_action text, p_job ojs.job, p_lease uuid, p_worker_id text) RETURNS void
     LANGUAGE plpgsql
@@ -3539,6 +3565,17 @@ begin
     delete from ojs.departure d where d.tenant_id = p_tenant;
     perform ojs._end_throttle(p_tenant);
     perform ojs.resume(null, p_tenant);
+    -- All jobs of the tenant have ended, and while it was paused no job of a new tenant of its name has:
+    -- the jobs that have not ended are not counted.
+    update ojs.leaving l
+    set gone_at = case when l.erase_at is null then ojs.now() end, total = (
+        select coalesce(sum(u.total - u.scheduled - u.available - u.pending - u.active - u.retryable), 0)
+        from (
+            select t.total, t.scheduled, t.available, t.pending, t.active, t.retryable from ojs.tally t where t.tenant_id = p_tenant
+            union all
+            select r.total, r.scheduled, r.available, r.pending, r.active, r.retryable from ojs._recent() r where r.tenant_id = p_tenant
+        ) u)
+    where l.tenant_id = p_tenant;
 end;
 $$;
 
@@ -4354,6 +4391,181 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._erasable(p_ids uuid[], p_tenant text) RETURNS TABLE(tenant_id text, id uuid)
+    LANGUAGE sql STABLE
+    AS $$
+    select j.tenant_id, j.id from ojs.job j where j.id = any (p_ids) and (p_tenant is null or j.tenant_id = p_tenant)
+    union
+    select k.tenant_id, k.id from ojs.dead_job k where k.id = any (p_ids) and (p_tenant is null or k.tenant_id = p_tenant)
+    order by 2, 1
+$$;
+
+CREATE FUNCTION ojs._erase_jobs(p_tenants text[], p_ids uuid[]) RETURNS ojs.erasure
+    LANGUAGE plpgsql
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_sort TO 'off'
+    SET jit TO 'off'
+    SET max_parallel_workers_per_gather TO '0'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$
+declare
+    v_now  timestamptz := ojs.now();
+    v_done ojs.erasure := (0, 0, 0, 0, 0, 0, null);
+    v_more int;
+begin
+    if coalesce(cardinality(p_ids), 0) = 0 then
+        return v_done;
+    end if;
+    with held as materialized (
+        select k.id, k.tenant_id from unnest(p_ids, p_tenants) a(id, tenant_id)
+        cross join lateral (
+            select k.id, k.tenant_id from ojs.dead_job k where k.id = a.id and k.tenant_id = a.tenant_id for update skip locked
+        ) k
+    ), gone as (
+        delete from ojs.dead_letter d using held h where d.id = h.id and d.tenant_id = h.tenant_id and d.aside
+    ), deleted as (
+        delete from ojs.dead_job k using held h where k.id = h.id and k.tenant_id = h.tenant_id
+    )
+    select count(*) into v_done.dead_letters from held;
+
+    with held as materialized (
+        -- Locks are taken in the order of the ids, as by all calls that lock many jobs.
+        select j.*, j.state in ('scheduled', 'available', 'pending', 'retryable') as waits
+        from (select distinct a.id, a.tenant_id from unnest(p_ids, p_tenants) a(id, tenant_id) order by a.id, a.tenant_id) a
+        cross join lateral (
+            select j.id, j.tenant_id, j.queue, j.priority, j.type, j.attempt, j.state, j.started_at, j.pool from ojs.job j
+            where j.id = a.id and j.tenant_id = a.tenant_id and ojs._erased(j.retry) is not true
+            for update skip locked
+        ) j
+    ), erased as (
+        update ojs.job j
+        set state = case when h.waits then 'cancelled' else j.state end, finished_at = case when h.waits then v_now else j.finished_at end,
+            retry_at = case when not h.waits then j.retry_at end, args = '[]', meta = '{}', options = null, extra = null, tags = null,
+            errors = null, result = null, retry = '{"erased": true}'
+        from held h where j.id = h.id and j.tenant_id = h.tenant_id
+    ), noted as (
+        insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state, started_at, pool)
+        select h.tenant_id, h.queue, h.priority, h.id, h.type, h.attempt, h.state, 'cancelled', h.started_at, h.pool
+        from held h where h.waits
+    ), unburied as (
+        delete from ojs.dead_letter d using held h where d.id = h.id and d.tenant_id = h.tenant_id and not d.aside returning d.id
+    )
+    select count(*), count(*) filter (where h.waits), count(*) filter (where h.state = 'active'), (select count(*) from unburied)
+    into v_done.jobs, v_done.cancelled, v_done.active, v_more
+    from held h;
+    v_done.dead_letters := v_done.dead_letters + v_more;
+
+    v_done.locked := (
+        select count(*) from (select distinct a.id, a.tenant_id from unnest(p_ids, p_tenants) a(id, tenant_id)) a
+        where exists (select from ojs.job j where j.id = a.id and j.tenant_id = a.tenant_id and ojs._erased(j.retry) is not true)
+            or exists (select from ojs.dead_job k where k.id = a.id and k.tenant_id = a.tenant_id));
+
+    update ojs.idempotency i
+    set answer = (
+        select json_agg(case when (x.value ->> 'id')::uuid = any (p_ids)
+            then row_to_json(ojs._blank(json_populate_record(null::ojs.job, x.value))) else x.value end order by x.n)
+        from json_array_elements(i.answer) with ordinality x(value, n))
+    where i.tenant_id = any (p_tenants) and exists (
+        select from json_array_elements(i.answer) x
+        where (x.value ->> 'id')::uuid = any (p_ids) and x.value ->> 'tenant_id' = any (p_tenants)
+            and ojs._erased((x.value ->> 'retry')::jsonb) is not true);
+    get diagnostics v_done.answers = row_count;
+    return v_done;
+end;
+$$;
+
+CREATE FUNCTION ojs._erase_left() RETURNS text
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_row  ojs.leaving;
+    v_done ojs.erasure;
+begin
+    select * into v_row from ojs.leaving l
+    where l.gone_at is null and l.erase_at <= ojs.now() and not exists (select from ojs.departure d where d.tenant_id = l.tenant_id)
+    order by l.erase_at, l.tenant_id limit 1 for update skip locked;
+    if not found then
+        return ojs._in_use();
+    end if;
+    -- Jobs made after the end belong to a new tenant of that name.
+    v_done := ojs._erase_page(v_row.tenant_id, null, null, null, null, v_row.at + interval '1 microsecond', v_row.next, 1000);
+    if v_done.next is not null or v_row.missed or v_done.locked > 0 then
+        -- After the last page, begin again for jobs that another session had locked.
+        update ojs.leaving l
+        set next = v_done.next, missed = v_done.next is not null and (v_row.missed or v_done.locked > 0), erased = l.erased + v_done.jobs
+        where l.tenant_id = v_row.tenant_id;
+        return case when v_done.next is null and v_done.locked > 0 then 'not yet: jobs of a tenant that left are locked'
+            else format('again: erased %s jobs of a tenant that left', v_done.jobs) end;
+    end if;
+    update ojs.leaving l set erased = l.erased + v_done.jobs, next = null, gone_at = ojs.now()
+    where l.tenant_id = v_row.tenant_id returning * into v_row;
+    perform ojs._audit(v_row.tenant_id, 'jobs', null, 'erased', null, jsonb_build_object('jobs', v_row.erased), 'deregistered');
+    return format('done: erased %s jobs of a tenant that left', v_row.erased);
+end;
+$$;
+
+CREATE FUNCTION ojs._erase_page(p_tenant text, p_states text[], p_queue text, p_type text, p_since timestamp with time zone, p_until timestamp with time zone, p_before uuid, p_limit integer) RETURNS ojs.erasure
+    LANGUAGE plpgsql
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_sort TO 'off'
+    SET jit TO 'off'
+    SET max_parallel_workers_per_gather TO '0'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$
+declare
+    c_lowest constant uuid := '00000000-0000-0000-0000-000000000000';
+    v_prefix text := case when p_type like '%*' then left(p_type, -1) end;
+    v_whole  boolean := p_tenant is not null and num_nonnulls(p_states, p_queue, p_type, p_since) = 0;
+    v_floor  uuid;
+    v_found  record;
+    v_done   ojs.erasure;
+    v_keys   int;
+begin
+    if p_before = c_lowest then
+        -- All of ojs.job is done. Dead letters whose partition was dropped are in ojs.dead_job.
+        select array_agg(k.tenant_id) as tenants, array_agg(k.id) as ids, count(*) as jobs, null::uuid as last into v_found
+        from (
+            select k.tenant_id, k.id from ojs.dead_job k
+            where (p_tenant is null or k.tenant_id = p_tenant) and (p_states is null or k.state::text = any (p_states))
+                and (p_queue is null or k.queue = p_queue) and (p_type is null or k.type = p_type or starts_with(k.type, v_prefix))
+                and (p_since is null or k.created_at >= p_since) and (p_until is null or k.created_at < p_until)
+            order by k.id limit p_limit
+        ) k;
+        v_done := ojs._erase_jobs(v_found.tenants, v_found.ids);
+        v_done.next := case when v_found.jobs >= p_limit and v_done.dead_letters > 0 then c_lowest end;
+    else
+        v_floor := ojs.jobs_floor(p_before, p_until, p_tenant);
+        -- A page of ojs.list_jobs has 1000 jobs at most.
+        select array_agg(j.tenant_id order by j.id) as tenants, array_agg(j.id order by j.id) as ids, count(*) as jobs, min(j.id::text)::uuid as last
+        into v_found
+        from ojs.list_jobs(p_states, p_queue, p_type, p_since, p_until, p_before, v_floor, 0, least(p_limit, 1000), p_tenant) j;
+        v_done := ojs._erase_jobs(v_found.tenants, v_found.ids);
+        v_done.next := case when v_found.jobs >= least(p_limit, 1000) then v_found.last else coalesce(v_floor, c_lowest) end;
+        if v_done.next = c_lowest and not exists (select from ojs.dead_job k where p_tenant is null or k.tenant_id = p_tenant) then
+            v_done.next := null;
+        end if;
+    end if;
+    if v_whole then
+        delete from ojs.idempotency i
+        where i.tenant_id = p_tenant and (p_until is null
+            or i.expires_at <= (select ojs._later(p_until, s.idempotency_window) from ojs.settings s));
+        get diagnostics v_keys = row_count;
+        v_done.answers := v_done.answers + v_keys;
+    end if;
+    return v_done;
+end;
+$$;
+
+CREATE FUNCTION ojs._erased(p_retry jsonb) RETURNS boolean
+    LANGUAGE sql IMMUTABLE
+    AS $$ select p_retry ? 'erased' $$;
+
 CREATE FUNCTION ojs._error_cut(p_error jsonb) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE
     AS $$
@@ -4552,7 +4764,8 @@ CREATE FUNCTION ojs._failed_jobs(p_queue text, p_type text, p_error_type text, p
     AS $$
     select j.tenant_id, j.id, j.queue, j.finished_at
     from (
-        select j.tenant_id, j.id, j.queue, j.type, j.finished_at, j.expires_at, j.errors from ojs.job j where j.state = 'discarded'
+        select j.tenant_id, j.id, j.queue, j.type, j.finished_at, j.expires_at, j.errors from ojs.job j
+        where j.state = 'discarded' and ojs._erased(j.retry) is not true
         union all
         select k.tenant_id, k.id, k.queue, k.type, k.finished_at, k.expires_at, k.errors from ojs.dead_job k
     ) j
@@ -4567,7 +4780,9 @@ CREATE FUNCTION ojs._failed_state(p_entry jsonb, p_requeue boolean, p_attempt in
     LANGUAGE plpgsql STABLE
     AS $$
 begin
-    if p_requeue then
+    if ojs._erased(p_retry) then
+        return 'discarded';
+    elsif p_requeue then
         return 'available';
     elsif p_attempt >= p_max_attempts or p_entry -> 'retryable' = 'false' or p_entry ->> 'code' in ('DISCARD', 'DEAD_LETTER', 'FAIL') then
         return 'discarded';
@@ -4894,6 +5109,17 @@ begin
     -- A limit that has a count keeps it, even if its number or something else of its rule has
     -- changed.
     where (select u.limit_xid = r.limit_xid from ojs._usage(r.tenant_id, r.queue) u) is not true;
+end;
+$$;
+
+CREATE FUNCTION ojs._first_erasure() RETURNS timestamp with time zone
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    return (
+        select min(l.erase_at) from ojs.leaving l
+        where l.gone_at is null and not exists (select from ojs.departure d where d.tenant_id = l.tenant_id));
 end;
 $$;
 
@@ -8642,6 +8868,15 @@ CREATE FUNCTION ojs._nothing() RETURNS ojs.decided
     LANGUAGE sql IMMUTABLE
     AS $$ select row('{}', '{}', '{}', 0, 0, false, null)::ojs.decided $$;
 
+CREATE FUNCTION ojs._nothing_to_drop(p_before timestamp with time zone) RETURNS text
+    LANGUAGE sql STABLE
+    AS $$
+    -- A partition goes as a whole, so the answer says until when the oldest one takes jobs.
+    select 'done: no partition ends before ' || ojs._utc(p_before) || coalesce((
+        select format('; the first, %s, ends %s', p.partition, coalesce(ojs._utc(p.until_at), 'never: ojs.cut_partition ends it'))
+        from ojs.job_partitions p where not ojs._is_replacement(p.partition) order by p.lo nulls first limit 1), '')
+$$;
+
 CREATE FUNCTION ojs._notice_copy() RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -10138,7 +10373,8 @@ begin
         where t.to_state <> 'discarded' or not ojs._to_dead_letters(h.retry, h.entry) or ojs._can_bury(h.tenant_id, h.id)
     ), reaped as (
         update ojs.job j
-        set state = g.to_state, lease = null, lease_expires_at = null, errors = ojs._errors_with(j.errors, g.entry),
+        set state = g.to_state, lease = null, lease_expires_at = null,
+            errors = case when ojs._erased(j.retry) then null else ojs._errors_with(j.errors, g.entry) end,
             started_at = case when g.to_state <> 'available' then j.started_at end,
             enqueued_at = case when g.to_state = 'available' then v_now else j.enqueued_at end,
             finished_at = case when g.to_state = 'discarded' then v_now end,
@@ -10728,6 +10964,7 @@ begin
         cross join lateral (
             select j.id, j.tenant_id, j.queue, j.priority, j.type, j.attempt, j.expires_at, j.finished_at from ojs.job j
             where j.id = a.id and j.tenant_id = a.tenant_id and j.state = 'discarded' and (j.expires_at > v_now) is not false
+                and ojs._erased(j.retry) is not true
             for update skip locked
         ) j
         where p_any or exists (select from ojs.dead_letter d where d.id = a.id and d.tenant_id = a.tenant_id and not d.aside)
@@ -10821,6 +11058,10 @@ CREATE FUNCTION ojs._retry_one(p_job ojs.job, p_override json) RETURNS ojs.job
 declare
     v_job ojs.job := p_job;
 begin
+    if ojs._erased(p_job.retry) then
+        perform ojs._raise('OJ409', format('cannot retry job %s: its content was erased', p_job.id),
+            jsonb_build_object('job_id', p_job.id));
+    end if;
     if p_override is not null then
         v_job := ojs._override(v_job, p_override);
     end if;
@@ -13225,8 +13466,8 @@ $$;
 
 CREATE FUNCTION ojs._to_dead_letters(p_retry jsonb, p_entry jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE
-    AS $$ select p_entry ->> 'code' = 'DEAD_LETTER' or p_retry ->> 'on_exhaustion' = 'dead_letter'
-    and p_entry ->> 'code' not in ('DISCARD', 'FAIL') $$;
+    AS $$ select ojs._erased(p_retry) is not true and (p_entry ->> 'code' = 'DEAD_LETTER'
+    or p_retry ->> 'on_exhaustion' = 'dead_letter' and p_entry ->> 'code' not in ('DISCARD', 'FAIL')) $$;
 
 CREATE FUNCTION ojs._too_deep(p_json jsonb) RETURNS boolean
     LANGUAGE plpgsql IMMUTABLE
@@ -14110,7 +14351,8 @@ begin
         -- null or ..." the plan for known parameters would look cheaper, and PostgreSQL would plan
         -- every call anew.
         update ojs.job j
-        set state = 'completed', finished_at = ojs.now(), lease = null, lease_expires_at = null, result = v_result
+        set state = 'completed', finished_at = ojs.now(), lease = null, lease_expires_at = null,
+            result = case when ojs._erased(j.retry) then null else v_result end
         where j.id = p_id and (j.tenant_id = v_tenant) is not false and ojs._holds(j.state, j.lease, j.worker_id, p_lease, p_worker_id)
           -- A lease identifies the job, because no two jobs have the same one. Without a lease, an
           -- id that two tenants use is refused.
@@ -14176,7 +14418,8 @@ begin
            or not exists (select from ojs.job k where k.id = g.id and k.tenant_id <> j.tenant_id)
     ), acked as (
         update ojs.job j
-        set state = 'completed', finished_at = v_now, lease = null, lease_expires_at = null, result = h.result
+        set state = 'completed', finished_at = v_now, lease = null, lease_expires_at = null,
+            result = case when ojs._erased(j.retry) then null else h.result end
         from held h where j.ctid = h.place and j.id = h.id
         returning h.n, h.unfenced, j.id, j.tenant_id, j.queue, j.priority, j.seq, j.started_at, j.pool, j.charged,
             case when p_jobs then j end as job
@@ -14843,13 +15086,14 @@ begin
         perform ojs._raise('OJ400', 'at must be a time to come, before the year 10000', '{"field": "at"}');
     end if;
     if exists (select from ojs.job_partitions p where p.lo = v_id) then
-        return 'done';
+        return format('done: a partition begins at %s already', ojs._utc(v_at));
     end if;
     lock table ojs.cut in share row exclusive mode;
     -- The partitions are read under the lock of ojs.cut: only one session at a time changes them.
     select p.partition, p.lo, ojs._cut_lead(p.partition) as lead into v_last from ojs.job_partitions p where p.hi is null;
     if v_id <= v_last.lo then
-        perform ojs._raise('OJ409', format('%s begins later than that', v_last.partition), '{"field": "at"}');
+        perform ojs._raise('OJ409', format('the last partition, %s, begins at %s already; it can be cut at a later time only',
+            v_last.partition, ojs._utc(ojs._id_time(v_last.lo))), '{"field": "at"}');
     end if;
     select * into v_cut from ojs.cut;
     if v_cut.cut_at <> v_at then
@@ -14872,7 +15116,7 @@ begin
         return 'again: to make the cut';
     end if;
     perform ojs._make_cut(v_at, v_last.partition, v_last.lo, v_cut.cut_at is not null);
-    return 'done';
+    return format('done: cut %s; later jobs have a partition that begins at %s', v_last.partition, ojs._utc(v_at));
 exception when lock_not_available then
     return ojs._in_use();
 end;
@@ -15093,7 +15337,7 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs.deregister_tenant(p_tenant text, p_confirm text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) RETURNS ojs.departure
+CREATE FUNCTION ojs.deregister_tenant(p_tenant text, p_confirm text DEFAULT NULL::text, p_reason text DEFAULT NULL::text, p_erase_after interval DEFAULT NULL::interval) RETURNS ojs.departure
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_bitmapscan TO 'off'
@@ -15109,17 +15353,23 @@ CREATE FUNCTION ojs.deregister_tenant(p_tenant text, p_confirm text DEFAULT NULL
 declare
     v_row  ojs.departure;
     v_jobs bigint;
+    v_ever bigint;
     v_dead bigint := (select count(*) from ojs.dead_letter d where d.tenant_id = p_tenant);
 begin
     perform ojs._check_tenant(p_tenant);
+    if p_erase_after not between interval '0' and interval '36500 days' then
+        perform ojs._raise('OJ422', 'erase_after must be between 0 and 36500 days', '{"field": "erase_after"}');
+    end if;
     perform ojs._alone_with_queues();
-    v_jobs := (
-        select sum(s.scheduled + s.available + s.pending + s.active + s.retryable) from ojs.shard_stats s where s.tenant_id = p_tenant);
+    select sum(s.scheduled + s.available + s.pending + s.active + s.retryable), sum(s.total_jobs) into v_jobs, v_ever
+    from ojs.shard_stats s where s.tenant_id = p_tenant;
     if v_jobs + v_dead > 0 and p_confirm is distinct from p_tenant then
         perform ojs._raise('OJ409', format('tenant %s has %s jobs that have not ended, and %s dead letters', p_tenant, v_jobs, v_dead),
             jsonb_build_object('field', 'confirm', 'jobs', v_jobs, 'dead_letters', v_dead),
             'They are cancelled, or deleted, if the tenant''s name is given as confirm.');
-    elsif v_jobs is null and not exists (select from ojs.tenant t where t.tenant_id = p_tenant)
+    elsif (v_jobs is null or exists (
+            select from ojs.leaving l where l.tenant_id = p_tenant and l.gone_at is not null and l.total >= v_ever))
+            and not exists (select from ojs.tenant t where t.tenant_id = p_tenant)
             and not exists (select from ojs.tenant_role r where r.tenant_id = p_tenant) then
         perform ojs._no_such('tenant', p_tenant);
     end if;
@@ -15130,7 +15380,13 @@ begin
     set at = excluded.at, jobs = excluded.jobs, queue = null, priority = null, seq = null, missed = false, open = null,
         done = false
     returning * into v_row;
-    perform ojs._audit(p_tenant, 'tenant', null, 'deregistered', null, jsonb_build_object('jobs', v_jobs), p_reason);
+    insert into ojs.leaving as l (tenant_id, at, erase_at)
+    values (p_tenant, v_row.at, case when p_erase_after is not null then ojs._later(v_row.at, p_erase_after) end)
+    on conflict (tenant_id) do update
+    set at = excluded.at, erase_at = coalesce(excluded.erase_at, case when l.gone_at is null then l.erase_at end),
+        next = null, missed = false, erased = 0, gone_at = null, total = null;
+    perform ojs._audit(p_tenant, 'tenant', null, 'deregistered', null,
+        jsonb_strip_nulls(jsonb_build_object('jobs', v_jobs, 'erase_after', ojs._iso_duration(p_erase_after))), p_reason);
     perform ojs._see_off_at(p_tenant, '0');
     return v_row;
 end;
@@ -15247,6 +15503,7 @@ declare
     v_name  text;
     v_until timestamptz;
     v_old   record;
+    v_jobs  int;
 begin
     if p_before is null or p_before > ojs.now() then
         perform ojs._raise('OJ400', 'before must be a time that has passed', '{"field": "before"}');
@@ -15261,21 +15518,22 @@ begin
     if v_name is not null then
         perform ojs._move_latecomers(v_name, p_before);
         execute format('drop table ojs.%I', v_name);
-        return 'again: dropped ' || v_name;
+        return format('again: dropped %s, which held jobs that had ended', v_name);
     end if;
     select max(p.until_at) into v_until from ojs.job_partitions p
     where p.hi <= ojs._id_at(p_before) and not ojs._is_replacement(p.partition);
     if v_until is null then
-        return 'done';
+        return ojs._nothing_to_drop(p_before);
     end if;
     -- Dead letters stay when their partition is dropped, and there may be many: move up to 1000 per
     -- call.
-    if ojs._put_aside(ojs._id_at(v_until)) > 0 then
-        return 'again: put dead letters aside';
+    v_jobs := ojs._put_aside(ojs._id_at(v_until));
+    if v_jobs > 0 then
+        return format('again: put %s dead letters aside', v_jobs);
     end if;
     v_old := ojs._choose_partitions(p_before, p_keep);
     if v_old.o_partitions is null then
-        return 'done';
+        return ojs._nothing_to_drop(p_before);
     end if;
     if ojs._held_long('ojs.job'::regclass::oid || array(select format('ojs.%I', p)::regclass::oid from unnest(v_old.o_partitions) p)) then
         return ojs._in_use();
@@ -15284,7 +15542,8 @@ begin
     perform ojs._audit(null, 'jobs', null, 'purged', null,
         jsonb_build_object('before', ojs._utc(p_before), 'partitions', v_old.o_partitions))
     where pg_has_role(session_user, 'ojs_operator', 'member') and not ojs._trusted();
-    return 'again: to drop what was taken out';
+    return format('again: took out %s with %s jobs kept, to drop next', array_to_string(v_old.o_partitions, ', '),
+        cardinality(v_old.o_ids));
 exception when lock_not_available then
     return ojs._in_use();
 end;
@@ -15531,6 +15790,50 @@ begin
     select o.n, o.sqlstate, o.message, o.detail, o.tenant_id, o.id, o.state, o.max_attempts, o.created_at, o.scheduled_at, o.expires_at,
         nullif(o.meta, '{}'), o.retry, o.priority
     from ojs._insert_jobs(v_jobs, p_tenant, p_each) o where p_each or o.sqlstate is null or ojs._raise(o.sqlstate, o.message, o.detail);
+end;
+$$;
+
+CREATE FUNCTION ojs.erase(p_reason text, p_ids uuid[] DEFAULT NULL::uuid[], p_states text[] DEFAULT NULL::text[], p_queue text DEFAULT NULL::text, p_type text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone, p_until timestamp with time zone DEFAULT NULL::timestamp with time zone, p_before uuid DEFAULT NULL::uuid, p_limit integer DEFAULT 1000, p_tenant text DEFAULT NULL::text) RETURNS ojs.erasure
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_sort TO 'off'
+    SET jit TO 'off'
+    SET max_parallel_workers_per_gather TO '0'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_partition_pruning TO 'off'
+    AS $$
+declare
+    v_tenant text := ojs._session_tenant(p_tenant);
+    v_done   ojs.erasure;
+begin
+    if coalesce(p_reason, '') !~ '\S' then
+        perform ojs._raise('OJ400', 'reason is required: the audit trail keeps it', '{"field": "reason"}');
+    elsif p_ids is not null and cardinality(p_ids) not between 1 and 10000 then
+        perform ojs._raise('OJ400', 'ids must name 1 to 10000 jobs', '{"field": "ids"}');
+    elsif p_ids is not null and num_nonnulls(p_states, p_queue, p_type, p_since, p_until, p_before) > 0 then
+        perform ojs._raise('OJ400', 'ids do not go with a filter', '{"field": "ids"}');
+    elsif num_nonnulls(p_ids, p_states, p_queue, p_type, p_since, p_until, p_tenant) = 0 then
+        perform ojs._raise('OJ400', 'ids, a filter or a tenant must be given: nothing would mean all jobs', '{"field": "ids"}');
+    end if;
+    perform ojs._check_limit(p_limit, 10000);
+    if p_ids is not null then
+        v_done := ojs._erase_jobs(array(select j.tenant_id from ojs._erasable(p_ids, v_tenant) j),
+            array(select j.id from ojs._erasable(p_ids, v_tenant) j));
+    else
+        v_done := ojs._erase_page(v_tenant, p_states, p_queue, p_type, p_since, p_until, p_before, p_limit);
+    end if;
+    -- The filter's values may be content, too, so only its names are kept.
+    perform ojs._audit(v_tenant, 'jobs', null, 'erased', null, jsonb_strip_nulls(jsonb_build_object('jobs', v_done.jobs,
+            'cancelled', v_done.cancelled, 'active', v_done.active, 'dead_letters', v_done.dead_letters, 'ids', cardinality(p_ids),
+            'filter', (select jsonb_agg(f.name order by f.name)
+                from (values ('states', p_states is not null), ('queue', p_queue is not null), ('type', p_type is not null),
+                    ('since', p_since is not null), ('until', p_until is not null)) f(name, given) where f.given))), p_reason)
+    where p_before is null or v_done.jobs + v_done.dead_letters + v_done.answers > 0;
+    return v_done;
 end;
 $$;
 
@@ -15787,7 +16090,7 @@ CREATE FUNCTION ojs.help() RETURNS TABLE(purpose text, call text, does text)
         (1, 'enqueue', '{enqueue, enqueue_many, enqueue_bulk, enqueue_each, enqueue_once}'::text[]),
         (2, 'work', '{fetch, ack, ack_many, nack, settle, release, heartbeat, beat}'),
         (3, 'jobs', '{job_status, job_info, job_results, list_jobs, explain, cancel, cancel_many, activate, reprioritize, retry,
-            retry_many, failed_count}'),
+            retry_many, failed_count, erase}'),
         (4, 'dead letters', '{dead_letters, dead_letter_info, dead_letter_count, dead_letter_stats, retry_dead_letter, retry_dead_letters,
             delete_dead_letter, purge_dead_letters, configure_dead_letters, set_replay_rule, delete_replay_rule}'),
         (5, 'cron', '{put_cron, configure_cron, trigger_cron, cron_info, delete_cron}'),
@@ -16268,7 +16571,8 @@ begin
     v_entry := ojs._error_entry(v_error, v_old.attempt, v_old.worker_id, v_now);
     v_to := ojs._failed_state(v_entry, p_requeue, v_old.attempt, v_old.max_attempts, v_old.retry);
     update ojs.job j
-    set state = v_to, lease = null, lease_expires_at = null, errors = ojs._errors_with(j.errors, v_entry),
+    set state = v_to, lease = null, lease_expires_at = null,
+        errors = case when ojs._erased(j.retry) then null else ojs._errors_with(j.errors, v_entry) end,
         finished_at = case when v_to = 'discarded' then v_now end,
         retry_at = case when v_to = 'retryable' then ojs._retry_at(j.retry, j.attempt, v_now) end,
         enqueued_at = case when v_to = 'available' then v_now else j.enqueued_at end
@@ -16656,11 +16960,13 @@ begin
     v_old := ojs._held_job(p_id, coalesce(ojs._session_tenant(null),
         (select j.tenant_id from ojs.job j where j.id = p_id and j.lease = p_lease)), p_lease, null, 'release');
     update ojs.job j
-    set state = 'available', attempt = j.attempt - 1, lease = null, lease_expires_at = null, started_at = null, worker_id = null
+    set state = case when ojs._erased(j.retry) then 'cancelled' else 'available' end::ojs.job_state,
+        finished_at = case when ojs._erased(j.retry) then ojs.now() end,
+        attempt = j.attempt - 1, lease = null, lease_expires_at = null, started_at = null, worker_id = null
     where j.id = v_old.id and j.tenant_id = v_old.tenant_id
     returning * into v_job;
-    perform ojs._released(v_old, 'available', true);
-    perform ojs._woken(v_job, 'available');
+    perform ojs._released(v_old, v_job.state, true);
+    perform ojs._woken(v_job, 'available') where v_job.state = 'available';
     return v_job;
 end;
 $$;
@@ -16695,11 +17001,13 @@ begin
         ) j
     ), released as (
         update ojs.job j
-        set state = 'available', attempt = j.attempt - 1, lease = null, lease_expires_at = null, started_at = null, worker_id = null
+        set state = case when ojs._erased(j.retry) then 'cancelled' else 'available' end::ojs.job_state,
+            finished_at = case when ojs._erased(j.retry) then ojs.now() end,
+            attempt = j.attempt - 1, lease = null, lease_expires_at = null, started_at = null, worker_id = null
         from held h where j.id = h.id and j.tenant_id = h.tenant_id
         returning j.*, h.attempt as ended_attempt, h.started_at as ended_start
     )
-    select array_agg((r.tenant_id, r.id, r.queue, r.priority, r.type, r.seq, r.ended_attempt, r.ended_start, 'available', null,
+    select array_agg((r.tenant_id, r.id, r.queue, r.priority, r.type, r.seq, r.ended_attempt, r.ended_start, r.state, null,
         r.expires_at, r.retry, null, true, null, r.pool, r.charged)::ojs._attempt_end order by r.id) into v_ends
     from released r;
     if v_ends is not null then
@@ -17098,8 +17406,8 @@ begin
         update ojs.job j
         set state = w.to_state, lease = null, lease_expires_at = null,
             finished_at = case when w.to_state in ('completed', 'discarded') then v_now end,
-            result = case when w.entry is null then w.result else j.result end,
-            errors = case when w.entry is null then j.errors else ojs._errors_with(j.errors, w.entry) end,
+            result = case when ojs._erased(j.retry) then null when w.entry is null then w.result else j.result end,
+            errors = case when w.entry is null or ojs._erased(j.retry) then j.errors else ojs._errors_with(j.errors, w.entry) end,
             retry_at = case when w.entry is null then j.retry_at
                 when w.to_state = 'retryable' then ojs._retry_at(j.retry, j.attempt, v_now) end,
             enqueued_at = case when w.to_state = 'available' then v_now else j.enqueued_at end
@@ -17354,6 +17662,7 @@ begin
             when 'cut' then ojs._upkeep_cut(v_plan, v_now)
             when 'drop' then ojs._upkeep_drop(v_plan, v_now)
             when 'measure' then ojs._measure()
+            when 'erase' then ojs._erase_left()
             else ojs._delete_expired_keys(1000) end;
     exception
         when sqlstate 'OJ400' or sqlstate 'OJ409' then
@@ -18011,6 +18320,110 @@ CREATE VIEW ojs._shard_numbers WITH (security_invoker='true') AS
            FROM ojs._recent() r(tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, dispatched, rev, failed_jobs, worker_ms)) u
   GROUP BY u.tenant_id, u.queue;
 
+CREATE TABLE ojs.leaving (
+    tenant_id text NOT NULL COLLATE pg_catalog."C",
+    at timestamp with time zone DEFAULT ojs.now() NOT NULL,
+    erase_at timestamp with time zone,
+    next uuid,
+    missed boolean DEFAULT false NOT NULL,
+    erased bigint DEFAULT 0 NOT NULL,
+    gone_at timestamp with time zone,
+    total bigint
+);
+
+ALTER TABLE ONLY ojs.leaving FORCE ROW LEVEL SECURITY;
+
+CREATE VIEW ojs.tenant_stats AS
+ SELECT s.tenant_id,
+    COALESCE(u.alike, c.weight, u.fallback) AS weight,
+    s.backlog,
+    s.active,
+    s.scheduled,
+    s.pending,
+    s.retryable,
+    s.completed,
+    s.cancelled,
+    s.discarded,
+    s.failed,
+    s.total_jobs,
+    (n.now - s.oldest_at) AS oldest_wait,
+    s.deficit,
+        CASE
+            WHEN ( SELECT ojs._reads_all() AS _reads_all) THEN round(w.share, 4)
+            WHEN ((s.backlog > 0) OR (s.active > 0)) THEN 1.0000
+            ELSE NULL::numeric
+        END AS effective_share,
+    round(((m.jobs)::numeric / m.all_jobs), 4) AS actual_share,
+    s.dispatched,
+    s.backlog AS available
+   FROM ((((((( SELECT g.tenant_id,
+            g.backlog,
+            g.active,
+            g.scheduled,
+            g.pending,
+            g.retryable,
+            g.completed,
+            g.cancelled,
+            g.discarded,
+            g.failed,
+            g.total_jobs,
+            g.oldest_at,
+            g.deficit,
+            g.dispatched
+           FROM ojs._tenant_groups g
+          WHERE ojs._reads_all()
+          ORDER BY g.tenant_id)
+        UNION ALL
+         SELECT g.tenant_id,
+            g.backlog,
+            g.active,
+            g.scheduled,
+            g.pending,
+            g.retryable,
+            g.completed,
+            g.cancelled,
+            g.discarded,
+            g.failed,
+            g.total_jobs,
+            g.oldest_at,
+            g.deficit,
+            g.dispatched
+           FROM (ojs._only_tenant() t(tenant_id)
+             CROSS JOIN LATERAL ojs._own_tenant_groups(t.tenant_id) g(tenant_id, backlog, active, scheduled, pending, retryable, completed, cancelled, discarded, failed, total_jobs, oldest_at, deficit, dispatched))) s
+     LEFT JOIN ( SELECT c_1.tenant_id,
+            c_1.weight,
+            c_1.priority_boost,
+            c_1.created_at,
+            c_1.max_priority,
+            c_1.over_priority,
+            c_1.throttle
+           FROM ojs.tenant c_1
+          WHERE ojs._reads_all()
+        UNION ALL
+         SELECT _own_tenant.tenant_id,
+            _own_tenant.weight,
+            _own_tenant.priority_boost,
+            _own_tenant.created_at,
+            _own_tenant.max_priority,
+            _own_tenant.over_priority,
+            _own_tenant.throttle
+           FROM ojs._own_tenant) c ON ((c.tenant_id = s.tenant_id)))
+     CROSS JOIN ojs._usual_weight u)
+     CROSS JOIN ( SELECT ojs.now() AS now) n)
+     LEFT JOIN ( SELECT w_1.tenant_id,
+            (w_1.weight / sum(w_1.weight) OVER ()) AS share
+           FROM ojs._served_tenants w_1) w ON ((w.tenant_id = s.tenant_id)))
+     LEFT JOIN ( SELECT t.tenant_id,
+            count(*) AS jobs,
+            sum(count(*)) OVER () AS all_jobs
+           FROM (ojs.lease l
+             CROSS JOIN LATERAL unnest(l.tenants) t(tenant_id))
+          WHERE (ojs._reads_all() AND (l.at > (( SELECT ojs.now() AS now) - '00:01:00'::interval)))
+          GROUP BY t.tenant_id) m ON ((m.tenant_id = s.tenant_id)))
+  WHERE ((c.tenant_id IS NOT NULL) OR ((s.total_jobs > ( SELECT l.total
+           FROM ojs.leaving l
+          WHERE ((l.tenant_id = s.tenant_id) AND (l.gone_at IS NOT NULL)))) IS NOT FALSE));
+
 CREATE VIEW ojs._tenant_names WITH (security_invoker='true') AS
  SELECT n.tenant_id
    FROM ( SELECT t.tenant_id
@@ -18021,7 +18434,15 @@ CREATE VIEW ojs._tenant_names WITH (security_invoker='true') AS
         UNION
          SELECT t.tenant_id
            FROM ojs.tenant t) n
-  WHERE ojs._reads_all();
+  WHERE (ojs._reads_all() AND
+        CASE
+            WHEN (NOT (EXISTS ( SELECT
+               FROM ojs.leaving l
+              WHERE ((l.tenant_id = n.tenant_id) AND (l.gone_at IS NOT NULL))))) THEN true
+            ELSE (EXISTS ( SELECT
+               FROM ojs.tenant_stats s
+              WHERE (s.tenant_id = n.tenant_id)))
+        END);
 
 ALTER TABLE ojs.audit ALTER COLUMN n ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME ojs.audit_n_seq
@@ -18746,94 +19167,6 @@ UNION ALL
    FROM pg_replication_slots r
   WHERE ((r.xmin IS NOT NULL) OR (r.catalog_xmin IS NOT NULL));
 
-CREATE VIEW ojs.tenant_stats AS
- SELECT s.tenant_id,
-    COALESCE(u.alike, c.weight, u.fallback) AS weight,
-    s.backlog,
-    s.active,
-    s.scheduled,
-    s.pending,
-    s.retryable,
-    s.completed,
-    s.cancelled,
-    s.discarded,
-    s.failed,
-    s.total_jobs,
-    (n.now - s.oldest_at) AS oldest_wait,
-    s.deficit,
-        CASE
-            WHEN ( SELECT ojs._reads_all() AS _reads_all) THEN round(w.share, 4)
-            WHEN ((s.backlog > 0) OR (s.active > 0)) THEN 1.0000
-            ELSE NULL::numeric
-        END AS effective_share,
-    round(((m.jobs)::numeric / m.all_jobs), 4) AS actual_share,
-    s.dispatched,
-    s.backlog AS available
-   FROM ((((((( SELECT g.tenant_id,
-            g.backlog,
-            g.active,
-            g.scheduled,
-            g.pending,
-            g.retryable,
-            g.completed,
-            g.cancelled,
-            g.discarded,
-            g.failed,
-            g.total_jobs,
-            g.oldest_at,
-            g.deficit,
-            g.dispatched
-           FROM ojs._tenant_groups g
-          WHERE ojs._reads_all()
-          ORDER BY g.tenant_id)
-        UNION ALL
-         SELECT g.tenant_id,
-            g.backlog,
-            g.active,
-            g.scheduled,
-            g.pending,
-            g.retryable,
-            g.completed,
-            g.cancelled,
-            g.discarded,
-            g.failed,
-            g.total_jobs,
-            g.oldest_at,
-            g.deficit,
-            g.dispatched
-           FROM (ojs._only_tenant() t(tenant_id)
-             CROSS JOIN LATERAL ojs._own_tenant_groups(t.tenant_id) g(tenant_id, backlog, active, scheduled, pending, retryable, completed, cancelled, discarded, failed, total_jobs, oldest_at, deficit, dispatched))) s
-     LEFT JOIN ( SELECT c_1.tenant_id,
-            c_1.weight,
-            c_1.priority_boost,
-            c_1.created_at,
-            c_1.max_priority,
-            c_1.over_priority,
-            c_1.throttle
-           FROM ojs.tenant c_1
-          WHERE ojs._reads_all()
-        UNION ALL
-         SELECT _own_tenant.tenant_id,
-            _own_tenant.weight,
-            _own_tenant.priority_boost,
-            _own_tenant.created_at,
-            _own_tenant.max_priority,
-            _own_tenant.over_priority,
-            _own_tenant.throttle
-           FROM ojs._own_tenant) c ON ((c.tenant_id = s.tenant_id)))
-     CROSS JOIN ojs._usual_weight u)
-     CROSS JOIN ( SELECT ojs.now() AS now) n)
-     LEFT JOIN ( SELECT w_1.tenant_id,
-            (w_1.weight / sum(w_1.weight) OVER ()) AS share
-           FROM ojs._served_tenants w_1) w ON ((w.tenant_id = s.tenant_id)))
-     LEFT JOIN ( SELECT t.tenant_id,
-            count(*) AS jobs,
-            sum(count(*)) OVER () AS all_jobs
-           FROM (ojs.lease l
-             CROSS JOIN LATERAL unnest(l.tenants) t(tenant_id))
-          WHERE (ojs._reads_all() AND (l.at > (( SELECT ojs.now() AS now) - '00:01:00'::interval)))
-          GROUP BY t.tenant_id) m ON ((m.tenant_id = s.tenant_id)));
-
 CREATE VIEW ojs.overview WITH (security_invoker='true') AS
  SELECT ojs._cut(o.tenant_id, LEAST(GREATEST((54 - o.others), 8), 18)) AS tenant,
     o.available AS waiting,
@@ -19430,6 +19763,10 @@ CREATE VIEW ojs.upkeep_status WITH (security_invoker='true') AS
         UNION ALL
          SELECT 'measure'::text,
             ojs._first_measure() AS _first_measure,
+            NULL::timestamp with time zone
+        UNION ALL
+         SELECT 'erase'::text,
+            ojs._first_erasure() AS _first_erasure,
             NULL::timestamp with time zone) d
      CROSS JOIN ojs.settings h)
      LEFT JOIN ojs.upkeep_task t ON ((t.task = d.task)));
@@ -19590,6 +19927,9 @@ ALTER TABLE ONLY ojs.lane
 
 ALTER TABLE ONLY ojs.lease
     ADD CONSTRAINT lease_pkey PRIMARY KEY (xid, n);
+
+ALTER TABLE ONLY ojs.leaving
+    ADD CONSTRAINT leaving_pkey PRIMARY KEY (tenant_id);
 
 ALTER TABLE ONLY ojs.lost_worker
     ADD CONSTRAINT lost_worker_pkey PRIMARY KEY (tenant_id, worker_id, id);
@@ -19952,6 +20292,8 @@ CREATE POLICY functions ON ojs.journal TO ojs_owner USING (true) WITH CHECK (tru
 
 CREATE POLICY functions ON ojs.lease TO ojs_owner USING (true) WITH CHECK (true);
 
+CREATE POLICY functions ON ojs.leaving TO ojs_owner USING (true) WITH CHECK (true);
+
 CREATE POLICY functions ON ojs.lost_worker TO ojs_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY functions ON ojs.neighbour TO ojs_owner USING (true) WITH CHECK (true);
@@ -20046,6 +20388,8 @@ ALTER TABLE ojs.journal ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE ojs.lease ENABLE ROW LEVEL SECURITY;
 
+ALTER TABLE ojs.leaving ENABLE ROW LEVEL SECURITY;
+
 ALTER TABLE ojs.lost_worker ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE ojs.neighbour ENABLE ROW LEVEL SECURITY;
@@ -20115,6 +20459,8 @@ CREATE POLICY staff ON ojs.job FOR SELECT TO ojs_service, ojs_operator USING (tr
 CREATE POLICY staff ON ojs.journal FOR SELECT TO ojs_service, ojs_operator USING (true);
 
 CREATE POLICY staff ON ojs.lease FOR SELECT TO ojs_service, ojs_operator USING (true);
+
+CREATE POLICY staff ON ojs.leaving FOR SELECT TO ojs_service, ojs_operator USING (true);
 
 CREATE POLICY staff ON ojs.lost_worker FOR SELECT TO ojs_service, ojs_operator USING (true);
 

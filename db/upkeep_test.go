@@ -203,7 +203,7 @@ func TestUpkeepThatHasToWait(t *testing.T) {
 	}
 	now = now.Add(4 * time.Hour)
 	d.SetNow(now)
-	if got := keepUp(t, d); !slices.Equal(got, []string{"cut: done: later"}) {
+	if got := keepUp(t, d); len(got) != 1 || !strings.HasPrefix(got[0], "cut: done: cut ") {
 		t.Errorf("after it: %v", got)
 	}
 
@@ -228,7 +228,7 @@ func TestUpkeepThatHasToWait(t *testing.T) {
 	if got := one[int](t, d.Pool, "select count(*) from ojs.job"); got != 1 {
 		t.Errorf("%d jobs are left, want the one that has not ended", got)
 	}
-	if got := status("drop"); got != "done 0" && !strings.HasPrefix(got, "again: dropped") {
+	if got := status("drop"); !strings.HasPrefix(got, "done") && !strings.HasPrefix(got, "again: dropped") {
 		t.Errorf("the status is %q", got)
 	}
 }

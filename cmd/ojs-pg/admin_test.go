@@ -260,7 +260,12 @@ func TestAdminEndsTenants(t *testing.T) {
 	o.lines(o.admin(0, "tenant", "acme"), "state suspended")
 	o.lines(o.admin(0, "--reason", "paid", "resume-tenant", "acme"), "was_suspended true")
 	o.admin(1, "deregister", "acme")
-	o.lines(o.admin(0, "deregister", "--confirm", "acme", "acme"), "tenant_id acme", "jobs 2")
+	for _, wrong := range []string{"erase", "--reason r erase", "--tenant acme erase", "--reason r erase --type a --since yesterday"} {
+		o.admin(2, strings.Fields(wrong)...)
+	}
+	o.lines(o.admin(0, "--reason", "asked", "--tenant", "acme", "erase", "--type", "none"), "jobs 0")
+	o.lines(o.admin(0, "deregister", "--confirm", "acme", "--erase-after", "P30D", "acme"), "tenant_id acme", "jobs 2")
+	o.lines(o.admin(0, "--reason", "asked", "--tenant", "acme", "erase"), "jobs 2")
 	o.admin(2, "--tenant", "acme", "suspend", "acme")
 	o.lines(o.admin(0, "--tenant", "acme", "audit", "--action", "resumed"), "n age actor tenant kind")
 	if got := o.admin(0, "--json", "audit", "--action", "resumed"); !strings.Contains(got, `"reason": "paid"`) {

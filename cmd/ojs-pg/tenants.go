@@ -38,12 +38,19 @@ func tenantCommands() []*cli.Command {
 		},
 		{
 			Name: "deregister", Usage: "end a tenant: delete its configuration and cancel its jobs", ArgsUsage: "ID",
-			Flags: []cli.Flag{&cli.StringFlag{
-				Name: "confirm", Sources: cli.EnvVars("OJS_ADMIN_CONFIRM"),
-				Usage: "the `ID` once more; needed if the tenant has jobs that have not ended, or dead letters",
-			}},
+			Flags: []cli.Flag{
+				&cli.StringFlag{
+					Name: "confirm", Sources: cli.EnvVars("OJS_ADMIN_CONFIRM"),
+					Usage: "the `ID` once more; needed if the tenant has jobs that have not ended, or dead letters",
+				},
+				&cli.StringFlag{
+					Name: "erase-after", Sources: cli.EnvVars("OJS_ADMIN_ERASE_AFTER"),
+					Usage: "erase the content of its jobs after this `PERIOD`, such as P30D; left out, it stays as long as its jobs",
+				},
+			},
 			Action: withAdmin("ID", deregister),
 		},
+		eraseCommand(),
 	}
 }
 
@@ -93,6 +100,7 @@ func deregister(ctx context.Context, o *operator) error {
 	}
 	row, err := o.sql.DeregisterTenant(ctx, sqlcgen.DeregisterTenantParams{
 		Tenant: tenant, Confirm: given(o.String("confirm")), Reason: given(o.String("reason")),
+		EraseAfter: given(o.String("erase-after")),
 	})
 	if err != nil {
 		return err

@@ -28,7 +28,7 @@ select ojs._to_each('{
         heartbeat, beat, register_worker, deregister_worker, direct_worker, direct_workers, remove_worker, worker_info,
         put_cron, configure_cron, delete_cron, trigger_cron, cron_info,
         dead_letters, dead_letter_count, dead_letter_info, dead_letter_stats, verify_usage,
-        retry_dead_letter, retry_dead_letters, delete_dead_letter, purge_dead_letters, retry, retry_many, failed_count,
+        retry_dead_letter, retry_dead_letters, delete_dead_letter, purge_dead_letters, retry, retry_many, failed_count, erase,
         now, current_tenant, help}',
     'grant execute on function %s to ojs_service, ojs_operator, ojs_tenant');
 
@@ -70,7 +70,7 @@ select ojs._to_each('{configure_tier, set_tier, put_tenant, put_settings, config
 
 -- Helpers of views.
 select ojs._to_each('{
-        _id_time, _is_replacement, _detached_partitions, _first_expiry, _first_measure, _pace, _pace_from, _pace_step, _wait_bounds,
+        _id_time, _is_replacement, _detached_partitions, _first_expiry, _first_measure, _first_erasure, _pace, _pace_from, _pace_step, _wait_bounds,
         _waits_sum, _percentile, _lately, _pools_lately,
         _whole_config, _configured, _limit_json, _iso_duration, _counts_at, _counts_since, _tenant_gauges, _waiting_servers, _holders,
         _clock_lag, _lane_holders, _unfit, _named_session, _doctor_server, _doctor_settings, _doctor_roles, _doctor_privileges,
@@ -136,7 +136,7 @@ select ojs._to_each('{
         _arrivals, _recent, _lately, _pools_lately, _served_queues, _queue_shares, _holders, _failing_types, _clock_lag,
         _oldest_aside, _own_shards, _own_shard_groups, _own_tenant_groups,
         _put_aside, _retry_dead, _delete_dead, _check_beat, _record_beat, _check_workers,
-        _end_workers, _trim_cron_runs}',
+        _end_workers, _trim_cron_runs, erase, _erase_page, _erase_jobs}',
     'alter function %1$s set enable_bitmapscan = off;
      alter function %1$s set enable_hashjoin = off;
      alter function %1$s set enable_mergejoin = off;

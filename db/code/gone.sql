@@ -20,3 +20,6 @@ drop function if exists ojs._job_defaults();
 drop function if exists ojs._has_defaults();
 drop function if exists ojs._arm_defaults();
 drop function if exists ojs._arm(text, text);
+
+-- It has the parameter p_erase_after now.
+drop function if exists ojs.deregister_tenant(text, text, text);

@@ -121,7 +121,9 @@ select s.tenant_id as id, s.weight::numeric as weight, coalesce(t.priority_boost
     coalesce(s.effective_share, 0)::float8 as effective_share, coalesce(s.actual_share, 0)::float8 as actual_share,
     coalesce(s.deficit, 0)::float8 as deficit, s.dispatched, s.total_jobs,
     coalesce(extract(epoch from s.oldest_wait) * 1000, 0)::bigint as oldest_wait_ms,
-    case when e.at is not null then 'deregistering' when u.at is not null then 'suspended' when r.paused_at is not null then 'paused'
+    case when e.at is not null then 'deregistering'
+        when t.tenant_id is null and s.total_jobs <= v.total then 'leaving'
+        when u.at is not null then 'suspended' when r.paused_at is not null then 'paused'
         else 'active' end::text as state,
     (s.backlog + s.scheduled + s.pending)::bigint as depth, s.backlog as available, s.active, s.scheduled, s.pending, s.retryable,
     s.completed, s.cancelled, s.discarded, s.failed as failed_attempts, r.max_concurrency, r.paused_at,
@@ -139,6 +141,7 @@ cross join lateral ojs._counts_since('', s.tenant_id, n.counts, ojs.now() - inte
 left join ojs.rule r on r.tenant_id = s.tenant_id and r.queue = ''
 left join ojs.suspended u on u.tenant_id = s.tenant_id
 left join ojs.departure e on e.tenant_id = s.tenant_id
+left join ojs.leaving v on v.tenant_id = s.tenant_id and v.gone_at is null
 left join ojs.tenant_tier x on x.tenant_id = s.tenant_id
 where s.tenant_id = any (@names::text[])
 order by s.tenant_id;

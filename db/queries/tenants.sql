@@ -25,7 +25,12 @@ select s.tenant_id, s.at, s.reason from ojs.suspend_tenant(@tenant::text, sqlc.n
 select ojs.resume_tenant(@tenant::text);
 
 -- name: DeregisterTenant :one
-select d.tenant_id, d.at, d.jobs from ojs.deregister_tenant(@tenant::text, sqlc.narg('confirm')::text, sqlc.narg('reason')::text) d;
+with ended as materialized (
+    select ojs.deregister_tenant(@tenant::text, sqlc.narg('confirm')::text, sqlc.narg('reason')::text,
+        sqlc.narg('erase_after')::text::interval) as done
+)
+select (e.done).tenant_id::text as tenant_id, (e.done).at::timestamptz as at, (e.done).jobs::bigint as jobs
+from ended e;
 
 -- name: TenantIsConfigured :one
 select exists (select from ojs.tenant t where t.tenant_id = @tenant::text and t.created_at is not null);
@@ -109,3 +114,15 @@ left join ojs.usage_batches b on b.tenant_id = f.tenant_id::text and b.n = f.n::
 
 -- name: PruneUsage :one
 select ojs.prune_usage(@before::timestamptz)::bigint;
+
+-- name: Erase :one
+-- A page of ojs.erase. Next is empty after the last page.
+with erased as (
+    select ojs.erase(@reason::text, sqlc.narg('ids')::uuid[], sqlc.narg('states')::text[], sqlc.narg('queue')::text,
+        sqlc.narg('type')::text, sqlc.narg('since')::timestamptz, sqlc.narg('until')::timestamptz, sqlc.narg('before')::uuid,
+        @max_rows::int, sqlc.narg('tenant')::text) as done
+)
+select (e.done).jobs::int as jobs, (e.done).cancelled::int as cancelled, (e.done).active::int as active,
+    (e.done).dead_letters::int as dead_letters, (e.done).answers::int as answers, (e.done).locked::int as locked,
+    coalesce((e.done).next::text, '')::text as next
+from erased e;

@@ -28,7 +28,7 @@ func (d *database) cut(ctx context.Context, partitions int) ([]time.Time, error)
 	for i := range partitions - 1 {
 		at := first.Add(time.Duration(i) * time.Second)
 		within = append(within, at.Add(-time.Second/2))
-		for answer := ""; answer != "done"; {
+		for answer := ""; !strings.HasPrefix(answer, "done"); {
 			if answer != "" && !strings.HasPrefix(answer, "again") {
 				return nil, fmt.Errorf("cut a partition: %s", answer)
 			}

@@ -63,6 +63,7 @@ var someBody = map[string][]string{
 	"PATCH /ojs/v1/jobs/:id":                {`{"priority":1}`},
 	"PATCH /ojs/v1/admin/jobs/:id":          {`{"priority":"high"}`},
 	"/ojs/v1/admin/jobs/bulk/retry":         {`{"confirm":true}`},
+	"/ojs/v1/admin/erase":                   {`{"ids":["` + someID + `"],"confirm":true,"reason":"r"}`},
 	"/ojs/v1/admin/jobs/bulk/cancel":        {`{"confirm":true}`, `{"ids":["` + someID + `"],"confirm":true}`},
 	"/ojs/v1/admin/workers/directive":       {`{"directive":"running"}`},
 	"/ojs/v1/admin/workers/:id/directive":   {`{"directive":"running"}`},

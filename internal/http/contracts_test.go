@@ -53,6 +53,7 @@ var contracts = sync.OnceValue(func() map[string]contract {
 		POST /ojs/v1/admin/jobs/bulk/cancel    CancelManyRequest       200 CancelManyAnswer
 		POST /ojs/v1/admin/jobs/bulk/retry     RetryManyRequest        200 RetryManyAnswer
 		POST /ojs/v1/admin/jobs/bulk/delete    -
+		POST /ojs/v1/admin/erase               EraseRequest            200 EraseAnswer
 		DELETE /ojs/v1/admin/queues/:name/jobs -
 
 		POST /ojs/v1/workers/fetch             FetchRequest            200 JobsAnswer

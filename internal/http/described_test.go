@@ -87,6 +87,7 @@ CancelManyAnswer.action: What the request did.
 RetryManyAnswer.action: What the request did.
 activated_at: When the pending job became available.
 active: The number of jobs that workers run.
+EraseAnswer.active: How many running jobs it erased; they end without a result.
 Cause.active: How many jobs count against the limit.
 RuleStat.active: How many jobs the last decision counted against the limit.
 active_job_ids: The ids of the jobs that the worker runs.
@@ -172,6 +173,14 @@ cron_job: The cron job, once more.
 cron_jobs: The cron jobs of the page.
 crons: The cron jobs of the page, once more.
 current: How much of the limit is used.
+EraseAnswer.answers: How many answers to idempotency keys it emptied or deleted.
+EraseAnswer.cancelled: How many of the jobs waited, and were cancelled.
+EraseAnswer.dead_letters: How many dead letters it deleted.
+EraseAnswer.jobs: How many jobs it erased.
+EraseAnswer.locked: How many jobs another transaction had locked; send the request again.
+EraseAnswer.next_cursor: The cursor of the next request; null if all is done.
+EraseRequest.reason: Why, for the audit trail; required.
+erase_after: The content of the tenant's jobs is erased after this ISO 8601 duration; by default it stays as long as they.
 cursor: The next_cursor of the answer before.
 data: What happened; the members depend on the type.
 default_retry: The retry policy of jobs that have none.

@@ -7,9 +7,9 @@
 // declared in any file:
 //
 //	Routes, and the server:    server serve metrics queuemetrics lacking system
-//	Jobs and workers:          jobs deadletters results cron enqueue partial settle fetch workers events
-//	What operators configure:  settings tiers pools queues apikeys neighbours tenants limits dispatch explain doctor stats usage
-//	                           audit bulk
+//	Jobs and workers:          erase jobs deadletters results cron enqueue partial settle fetch workers events
+//	What operators configure:  settings tiers pools queues apikeys neighbours tenants limits
+//	What operators look at:    dispatch explain doctor stats usage audit bulk
 //	Bodies and answers:        pressure endings wire envelope idempotency read bind
 //	Who may, and how much:     admit rates auth refusedtokens keyring errors refusals respond route scope page room
 //	What a request carries:    config tenantheader request bounds defaulttenant background

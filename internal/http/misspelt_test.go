@@ -124,6 +124,7 @@ func TestMisspeltFieldsOfOperators(t *testing.T) {
 		{"PUT admin/pools/p", `{"queus":["a"]}`, "queus", "queues"},
 		{"PUT admin/pools/p", `{"pool":{"queus":["a"]}}`, "queus", "queues"},
 		{"POST admin/jobs/bulk/cancel", `{"confrim":true}`, "confrim", "confirm"},
+		{"POST admin/erase", `{"filter":{"tennant":"a"},"confirm":true}`, "filter.tennant", "tenant"},
 		{"PATCH cron/c", `{"timezon":"UTC"}`, "timezon", "timezone"},
 	} {
 		method, path, _ := strings.Cut(c.call, " ")

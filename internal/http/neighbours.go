@@ -3,7 +3,6 @@ package httpapi
 import (
 	"encoding/json"
 	"net/http"
-	"strconv"
 
 	"github.com/labstack/echo/v4"
 
@@ -63,21 +62,6 @@ type watchRequest struct {
 // Check reads the durations.
 func (r *watchRequest) Check(o *jsonbody.Object) {
 	r.Span, r.Lasts = seconds(o, "span", r.Span), seconds(o, "lasts", r.Lasts)
-}
-
-// seconds returns an ISO 8601 duration in a form that PostgreSQL reads, such as "600 seconds", and
-// nil for nil.
-func seconds(o *jsonbody.Object, field string, text *string) *string {
-	if text == nil {
-		return nil
-	}
-	d, err := jsonbody.ParseDuration(*text)
-	if err != nil {
-		o.Fail(problems.Invalid(o.At(field), "must be an ISO 8601 duration of weeks to seconds, such as PT10M"))
-		return nil
-	}
-	of := strconv.FormatFloat(d.Seconds(), 'f', -1, 64) + " seconds"
-	return &of
 }
 
 // decimal returns a number as the client wrote it, and nil for nil.

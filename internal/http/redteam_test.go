@@ -284,6 +284,9 @@ func cunning() []attack {
 		post(v1+"/workers/deregister", `{"worker_id":"worker-c4n4ry"}`),
 		post(v1+"/workers/register", `{"worker":{"id":"worker-c4n4ry","hostname":"h"}}`),
 		// Many at once.
+		post(v1+"/admin/erase", `{"filter":{"tenant":"`+victim+`"},"confirm":true,"reason":"r"}`),
+		post(v1+"/admin/erase", `{"filter":{"queue":"queue-c4n4ry"},"confirm":true,"reason":"r"}`),
+		post(v1+"/admin/erase", `{"ids":["`+loot["waiting"]+`","`+loot["done"]+`"],"confirm":true,"reason":"r"}`),
 		post(v1+"/admin/jobs/bulk/cancel", `{"filter":{"tenant":"`+victim+`"},"confirm":true}`),
 		post(v1+"/admin/jobs/bulk/cancel", `{"filter":{"queue":"queue-c4n4ry"},"confirm":true}`),
 		post(v1+"/admin/jobs/bulk/cancel", `{"ids":["`+loot["waiting"]+`","`+loot["scheduled"]+`"],"confirm":true}`),

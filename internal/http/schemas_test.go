@@ -148,6 +148,7 @@ func jobSchemas() map[string]named {
 			"errors":      list(ref("BulkError")),
 			"next_cursor": nullable(uuidText()),
 		})),
+		"EraseAnswer": answer[admin.Erased]("What an erasure has done.", props{"next_cursor": nullable(uuidText())}),
 		"RetryManyAnswer": made("What a bulk retry has done.", object(props{
 			"action": oneOf("retry"), "matched": counts(), "succeeded": counts(), "failed": counts(),
 			"errors":     list(ref("BulkError")),
@@ -243,6 +244,10 @@ func jobRequests() map[string]named {
 		"CancelManyRequest": body[cancelRequest]("Which jobs to cancel: some by id, or those that a filter lets pass.", props{
 			"filter": ref("CancelFilter"), "ids": ids(),
 		}),
+		"EraseRequest": body[eraseRequest]("Whose content to erase: some jobs by id, or those that a filter lets pass.", props{
+			"filter": ref("EraseFilter"), "ids": ids(),
+		}),
+		"EraseFilter":  body[eraseFilter]("A filter of jobs in any state, with one member at least.", props{"state": oneOf(states...)}),
 		"CancelFilter": body[cancelFilter]("A filter of jobs that have not ended.", props{"state": oneOf(liveStates...)}),
 		"RetryManyRequest": body[jobsRequest]("Which discarded jobs to retry: some by id, or those that a filter lets pass.", props{
 			"filter": ref("RetryFilter"), "ids": ids(),
@@ -561,7 +566,7 @@ func tenantSchemas() map[string]named {
 			}),
 		})),
 		"Tenant": made("A tenant: its settings and its numbers.", object(props{
-			"id": text(), "name": text(), "state": oneOf("active", "paused", "suspended", "deregistering"),
+			"id": text(), "name": text(), "state": oneOf("active", "paused", "suspended", "deregistering", "leaving"),
 			"weight": anyNumber(), "fairness_weight": anyNumber(),
 			"priority_boost": whole32(), "max_priority": whole32(), "over_priority": over(), "tier": nullable(text()),
 			"limits": ref("TenantLimits"),

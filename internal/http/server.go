@@ -123,9 +123,9 @@ func (s *Server) routes() http.Handler {
 
 	for _, routes := range [][]route{
 		s.jobRoutes(), s.resultRoutes(), s.fetchRoutes(), s.settleRoutes(), s.workerRoutes(), s.eventRoutes(), s.cronRoutes(),
-		s.deadLetterRoutes(), s.queueRoutes(), s.tenantRoutes(), s.tierRoutes(), s.settingRoutes(), s.limitRoutes(), s.poolRoutes(),
-		s.neighbourRoutes(), s.doctorRoutes(), s.dispatchRoutes(), s.explainRoutes(), s.statsRoutes(), s.usageRoutes(), s.auditRoutes(),
-		s.keyRoutes(), s.systemRoutes(),
+		s.deadLetterRoutes(), s.queueRoutes(), s.tenantRoutes(), s.eraseRoutes(), s.tierRoutes(), s.settingRoutes(), s.limitRoutes(),
+		s.poolRoutes(), s.neighbourRoutes(), s.doctorRoutes(), s.dispatchRoutes(), s.explainRoutes(), s.statsRoutes(), s.usageRoutes(),
+		s.auditRoutes(), s.keyRoutes(), s.systemRoutes(),
 	} {
 		s.mount(e, routes)
 	}

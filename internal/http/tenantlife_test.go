@@ -26,8 +26,26 @@ func TestTenantLife(t *testing.T) {
 	for range 5 {
 		r.sql("select ojs.tick()")
 	}
-	r.gives("GET /admin/tenants/acme", "", 200, `{"state": "active", "stats": {"jobs": {"available": 0, "cancelled": 2}}}`)
+	// Its jobs have ended, so it is gone, until a new tenant of its name has jobs.
+	r.gives("GET /admin/tenants/acme", "", 404, `{"error": {"code": "not_found"}}`)
+	r.gives("DELETE /admin/tenants/acme", "", 404, `{"error": {"code": "not_found"}}`)
+	r.gives("GET /admin/tenants", "", 200, `{"items": []}`)
 	r.gives("DELETE /admin/tenants/globex", "", 404, `{"error": {"code": "not_found"}}`)
+	r.sql(enqueue)
+	r.gives("GET /admin/tenants/acme", "", 200, `{"state": "active", "stats": {"jobs": {"available": 1, "cancelled": 2}}}`)
+	r.refuses("DELETE /admin/tenants/acme", `{"confirm": "acme", "erase_after": "a month"}`, 400, "erase_after")
+	r.gives("DELETE /admin/tenants/acme", `{"confirm": "acme", "erase_after": "P30D"}`, 202, `{"state": "deregistering"}`)
+	for range 5 {
+		r.sql("select ojs.tick()")
+	}
+	r.gives("GET /admin/tenants/acme", "", 200, `{"state": "leaving"}`)
+	// A second request brings the end forward.
+	r.gives("DELETE /admin/tenants/acme", `{"erase_after": "PT0S"}`, 202, `{"state": "deregistering"}`)
+	for range 5 {
+		r.sql("select ojs.tick()")
+		r.sql("select ojs.upkeep()")
+	}
+	r.gives("GET /admin/tenants/acme", "", 404, `{"error": {"code": "not_found"}}`)
 
 	acme := r.as("acme")
 	for _, call := range []string{"DELETE /admin/tenants/acme", "POST /admin/tenants/acme/suspend", "POST /admin/tenants/acme/unsuspend"} {

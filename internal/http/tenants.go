@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"strconv"
 
 	"github.com/labstack/echo/v4"
 
@@ -294,8 +295,14 @@ func (s *Server) switchTenant(c echo.Context, do func(*sqlcgen.Queries, context.
 // because jobs that have not ended are cancelled and dead letters are deleted.
 type deregisterTenantRequest struct {
 	jsonbody.Optional
-	Confirm *string `json:"confirm"`
-	Reason  *string `json:"reason"`
+	Confirm    *string `json:"confirm"`
+	Reason     *string `json:"reason"`
+	EraseAfter *string `json:"erase_after"`
+}
+
+// Check reads the period after which the content of the tenant's jobs is erased.
+func (r *deregisterTenantRequest) Check(o *jsonbody.Object) {
+	r.EraseAfter = seconds(o, "erase_after", r.EraseAfter)
 }
 
 // deregisterTenant ends a tenant. It answers 202, because the scheduler cancels the remaining jobs
@@ -313,7 +320,7 @@ func (s *Server) deregisterTenant(c echo.Context) error {
 		return err
 	}
 	row, err := patiently(s, c, (*sqlcgen.Queries).DeregisterTenant, sqlcgen.DeregisterTenantParams{
-		Tenant: *of.Tenant, Confirm: req.Confirm, Reason: req.Reason,
+		Tenant: *of.Tenant, Confirm: req.Confirm, Reason: req.Reason, EraseAfter: req.EraseAfter,
 	})
 	if err != nil {
 		return err
@@ -321,4 +328,19 @@ func (s *Server) deregisterTenant(c echo.Context) error {
 	return c.JSON(http.StatusAccepted, map[string]any{
 		"id": row.TenantID, "tenant_id": row.TenantID, "state": "deregistering", "jobs": row.Jobs, "deregistered_at": row.At,
 	})
+}
+
+// seconds returns an ISO 8601 duration in a form that PostgreSQL reads, such as "600 seconds", and
+// nil for nil.
+func seconds(o *jsonbody.Object, field string, text *string) *string {
+	if text == nil {
+		return nil
+	}
+	d, err := jsonbody.ParseDuration(*text)
+	if err != nil {
+		o.Fail(problems.Invalid(o.At(field), "must be an ISO 8601 duration of weeks to seconds, such as PT10M"))
+		return nil
+	}
+	of := strconv.FormatFloat(d.Seconds(), 'f', -1, 64) + " seconds"
+	return &of
 }

@@ -174,13 +174,19 @@ func (q *Queries) ConfigureTier(ctx context.Context, arg ConfigureTierParams) ([
 }
 
 const deregisterTenant = `-- name: DeregisterTenant :one
-select d.tenant_id, d.at, d.jobs from ojs.deregister_tenant($1::text, $2::text, $3::text) d
+with ended as materialized (
+    select ojs.deregister_tenant($1::text, $2::text, $3::text,
+        $4::text::interval) as done
+)
+select (e.done).tenant_id::text as tenant_id, (e.done).at::timestamptz as at, (e.done).jobs::bigint as jobs
+from ended e
 `
 
 type DeregisterTenantParams struct {
-	Tenant  string  `json:"tenant"`
-	Confirm *string `json:"confirm"`
-	Reason  *string `json:"reason"`
+	Tenant     string  `json:"tenant"`
+	Confirm    *string `json:"confirm"`
+	Reason     *string `json:"reason"`
+	EraseAfter *string `json:"erase_after"`
 }
 
 type DeregisterTenantRow struct {
@@ -190,9 +196,76 @@ type DeregisterTenantRow struct {
 }
 
 func (q *Queries) DeregisterTenant(ctx context.Context, arg DeregisterTenantParams) (DeregisterTenantRow, error) {
-	row := q.db.QueryRow(ctx, deregisterTenant, arg.Tenant, arg.Confirm, arg.Reason)
+	row := q.db.QueryRow(ctx, deregisterTenant,
+		arg.Tenant,
+		arg.Confirm,
+		arg.Reason,
+		arg.EraseAfter,
+	)
 	var i DeregisterTenantRow
 	err := row.Scan(&i.TenantID, &i.At, &i.Jobs)
+	return i, err
+}
+
+const erase = `-- name: Erase :one
+with erased as (
+    select ojs.erase($1::text, $2::uuid[], $3::text[], $4::text,
+        $5::text, $6::timestamptz, $7::timestamptz, $8::uuid,
+        $9::int, $10::text) as done
+)
+select (e.done).jobs::int as jobs, (e.done).cancelled::int as cancelled, (e.done).active::int as active,
+    (e.done).dead_letters::int as dead_letters, (e.done).answers::int as answers, (e.done).locked::int as locked,
+    coalesce((e.done).next::text, '')::text as next
+from erased e
+`
+
+type EraseParams struct {
+	Reason  string     `json:"reason"`
+	Ids     []string   `json:"ids"`
+	States  []string   `json:"states"`
+	Queue   *string    `json:"queue"`
+	Type    *string    `json:"type"`
+	Since   *time.Time `json:"since"`
+	Until   *time.Time `json:"until"`
+	Before  *string    `json:"before"`
+	MaxRows int32      `json:"max_rows"`
+	Tenant  *string    `json:"tenant"`
+}
+
+type EraseRow struct {
+	Jobs        int32  `json:"jobs"`
+	Cancelled   int32  `json:"cancelled"`
+	Active      int32  `json:"active"`
+	DeadLetters int32  `json:"dead_letters"`
+	Answers     int32  `json:"answers"`
+	Locked      int32  `json:"locked"`
+	Next        string `json:"next"`
+}
+
+// A page of ojs.erase. Next is empty after the last page.
+func (q *Queries) Erase(ctx context.Context, arg EraseParams) (EraseRow, error) {
+	row := q.db.QueryRow(ctx, erase,
+		arg.Reason,
+		arg.Ids,
+		arg.States,
+		arg.Queue,
+		arg.Type,
+		arg.Since,
+		arg.Until,
+		arg.Before,
+		arg.MaxRows,
+		arg.Tenant,
+	)
+	var i EraseRow
+	err := row.Scan(
+		&i.Jobs,
+		&i.Cancelled,
+		&i.Active,
+		&i.DeadLetters,
+		&i.Answers,
+		&i.Locked,
+		&i.Next,
+	)
 	return i, err
 }
 

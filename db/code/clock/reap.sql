@@ -91,7 +91,8 @@ begin
         where t.to_state <> 'discarded' or not ojs._to_dead_letters(h.retry, h.entry) or ojs._can_bury(h.tenant_id, h.id)
     ), reaped as (
         update ojs.job j
-        set state = g.to_state, lease = null, lease_expires_at = null, errors = ojs._errors_with(j.errors, g.entry),
+        set state = g.to_state, lease = null, lease_expires_at = null,
+            errors = case when ojs._erased(j.retry) then null else ojs._errors_with(j.errors, g.entry) end,
             started_at = case when g.to_state <> 'available' then j.started_at end,
             enqueued_at = case when g.to_state = 'available' then v_now else j.enqueued_at end,
             finished_at = case when g.to_state = 'discarded' then v_now end,

@@ -72,6 +72,7 @@ begin
         cross join lateral (
             select j.id, j.tenant_id, j.queue, j.priority, j.type, j.attempt, j.expires_at, j.finished_at from ojs.job j
             where j.id = a.id and j.tenant_id = a.tenant_id and j.state = 'discarded' and (j.expires_at > v_now) is not false
+                and ojs._erased(j.retry) is not true
             for update skip locked
         ) j
         where p_any or exists (select from ojs.dead_letter d where d.id = a.id and d.tenant_id = a.tenant_id and not d.aside)

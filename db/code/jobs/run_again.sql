@@ -31,8 +31,8 @@ It is available at once, behind jobs that are available, with attempt 0 and its 
 that failed for good can run again until retention removes it, whatever its policy said; a dead
 letter also later.
 p_override: as for ojs.retry_dead_letter. p_tenant: the tenant of the job.
-Locks the job row. Raises not_found, ambiguous_job, conflict (not discarded, expired, its tenant is
-being deregistered), and what ojs.enqueue raises about an override.';
+Locks the job row. Raises not_found, ambiguous_job, conflict (not discarded, expired, erased, its tenant
+is being deregistered), and what ojs.enqueue raises about an override.';
 
 -- Has the discarded jobs that match a filter run again.
 -- Locks their rows with skip locked.
@@ -93,7 +93,8 @@ language sql stable
 as $$
     select j.tenant_id, j.id, j.queue, j.finished_at
     from (
-        select j.tenant_id, j.id, j.queue, j.type, j.finished_at, j.expires_at, j.errors from ojs.job j where j.state = 'discarded'
+        select j.tenant_id, j.id, j.queue, j.type, j.finished_at, j.expires_at, j.errors from ojs.job j
+        where j.state = 'discarded' and ojs._erased(j.retry) is not true
         union all
         select k.tenant_id, k.id, k.queue, k.type, k.finished_at, k.expires_at, k.errors from ojs.dead_job k
     ) j
@@ -130,6 +131,10 @@ as $$
 declare
     v_job ojs.job := p_job;
 begin
+    if ojs._erased(p_job.retry) then
+        perform ojs._raise('OJ409', format('cannot retry job %s: its content was erased', p_job.id),
+            jsonb_build_object('job_id', p_job.id));
+    end if;
     if p_override is not null then
         v_job := ojs._override(v_job, p_override);
     end if;

@@ -13,7 +13,7 @@ as $$
         (1, 'enqueue', '{enqueue, enqueue_many, enqueue_bulk, enqueue_each, enqueue_once}'::text[]),
         (2, 'work', '{fetch, ack, ack_many, nack, settle, release, heartbeat, beat}'),
         (3, 'jobs', '{job_status, job_info, job_results, list_jobs, explain, cancel, cancel_many, activate, reprioritize, retry,
-            retry_many, failed_count}'),
+            retry_many, failed_count, erase}'),
         (4, 'dead letters', '{dead_letters, dead_letter_info, dead_letter_count, dead_letter_stats, retry_dead_letter, retry_dead_letters,
             delete_dead_letter, purge_dead_letters, configure_dead_letters, set_replay_rule, delete_replay_rule}'),
         (5, 'cron', '{put_cron, configure_cron, trigger_cron, cron_info, delete_cron}'),

@@ -30,7 +30,8 @@ begin
         -- null or ..." the plan for known parameters would look cheaper, and PostgreSQL would plan
         -- every call anew.
         update ojs.job j
-        set state = 'completed', finished_at = ojs.now(), lease = null, lease_expires_at = null, result = v_result
+        set state = 'completed', finished_at = ojs.now(), lease = null, lease_expires_at = null,
+            result = case when ojs._erased(j.retry) then null else v_result end
         where j.id = p_id and (j.tenant_id = v_tenant) is not false and ojs._holds(j.state, j.lease, j.worker_id, p_lease, p_worker_id)
           -- A lease identifies the job, because no two jobs have the same one. Without a lease, an
           -- id that two tenants use is refused.
@@ -101,7 +102,8 @@ begin
            or not exists (select from ojs.job k where k.id = g.id and k.tenant_id <> j.tenant_id)
     ), acked as (
         update ojs.job j
-        set state = 'completed', finished_at = v_now, lease = null, lease_expires_at = null, result = h.result
+        set state = 'completed', finished_at = v_now, lease = null, lease_expires_at = null,
+            result = case when ojs._erased(j.retry) then null else h.result end
         from held h where j.ctid = h.place and j.id = h.id
         returning h.n, h.unfenced, j.id, j.tenant_id, j.queue, j.priority, j.seq, j.started_at, j.pool, j.charged,
             case when p_jobs then j end as job

@@ -15,17 +15,20 @@ begin
     v_old := ojs._held_job(p_id, coalesce(ojs._session_tenant(null),
         (select j.tenant_id from ojs.job j where j.id = p_id and j.lease = p_lease)), p_lease, null, 'release');
     update ojs.job j
-    set state = 'available', attempt = j.attempt - 1, lease = null, lease_expires_at = null, started_at = null, worker_id = null
+    set state = case when ojs._erased(j.retry) then 'cancelled' else 'available' end::ojs.job_state,
+        finished_at = case when ojs._erased(j.retry) then ojs.now() end,
+        attempt = j.attempt - 1, lease = null, lease_expires_at = null, started_at = null, worker_id = null
     where j.id = v_old.id and j.tenant_id = v_old.tenant_id
     returning * into v_job;
-    perform ojs._released(v_old, 'available', true);
-    perform ojs._woken(v_job, 'available');
+    perform ojs._released(v_old, v_job.state, true);
+    perform ojs._woken(v_job, 'available') where v_job.state = 'available';
     return v_job;
 end;
 $$;
 comment on function ojs.release(uuid, uuid) is
 'Gives back a job that never reached its worker, and returns it.
-It is available at once, first among the jobs of its tenant, and the attempt is not counted.
+It is available at once, first among the jobs of its tenant, and the attempt is not counted. An
+erased job is cancelled.
 p_lease: required.
 Raises not_found, conflict.';
 
@@ -52,11 +55,13 @@ begin
         ) j
     ), released as (
         update ojs.job j
-        set state = 'available', attempt = j.attempt - 1, lease = null, lease_expires_at = null, started_at = null, worker_id = null
+        set state = case when ojs._erased(j.retry) then 'cancelled' else 'available' end::ojs.job_state,
+            finished_at = case when ojs._erased(j.retry) then ojs.now() end,
+            attempt = j.attempt - 1, lease = null, lease_expires_at = null, started_at = null, worker_id = null
         from held h where j.id = h.id and j.tenant_id = h.tenant_id
         returning j.*, h.attempt as ended_attempt, h.started_at as ended_start
     )
-    select array_agg((r.tenant_id, r.id, r.queue, r.priority, r.type, r.seq, r.ended_attempt, r.ended_start, 'available', null,
+    select array_agg((r.tenant_id, r.id, r.queue, r.priority, r.type, r.seq, r.ended_attempt, r.ended_start, r.state, null,
         r.expires_at, r.retry, null, true, null, r.pool, r.charged)::ojs._attempt_end order by r.id) into v_ends
     from released r;
     if v_ends is not null then

@@ -24,7 +24,8 @@ begin
     v_entry := ojs._error_entry(v_error, v_old.attempt, v_old.worker_id, v_now);
     v_to := ojs._failed_state(v_entry, p_requeue, v_old.attempt, v_old.max_attempts, v_old.retry);
     update ojs.job j
-    set state = v_to, lease = null, lease_expires_at = null, errors = ojs._errors_with(j.errors, v_entry),
+    set state = v_to, lease = null, lease_expires_at = null,
+        errors = case when ojs._erased(j.retry) then null else ojs._errors_with(j.errors, v_entry) end,
         finished_at = case when v_to = 'discarded' then v_now end,
         retry_at = case when v_to = 'retryable' then ojs._retry_at(j.retry, j.attempt, v_now) end,
         enqueued_at = case when v_to = 'available' then v_now else j.enqueued_at end
@@ -141,12 +142,13 @@ comment on function ojs._errors_with(jsonb, jsonb) is
 
 create or replace function ojs._to_dead_letters(p_retry jsonb, p_entry jsonb) returns boolean
 language sql immutable
-as $$ select p_entry ->> 'code' = 'DEAD_LETTER' or p_retry ->> 'on_exhaustion' = 'dead_letter'
-    and p_entry ->> 'code' not in ('DISCARD', 'FAIL') $$;
+as $$ select ojs._erased(p_retry) is not true and (p_entry ->> 'code' = 'DEAD_LETTER'
+    or p_retry ->> 'on_exhaustion' = 'dead_letter' and p_entry ->> 'code' not in ('DISCARD', 'FAIL')) $$;
 comment on function ojs._to_dead_letters(jsonb, jsonb) is
 'Returns whether a job that is discarded for an error enters the dead letter queue (ojs-retry
 section 7).
-It does if its policy says so (by default it does not) or the handler said so. p_entry: the error as
+It does if its policy says so (by default it does not) or the handler said so. An erased job does
+not. p_entry: the error as
 ojs._error_entry made it.';
 
 create or replace function ojs._ruled(p_rule ojs.replay_rule, p_dead ojs.dead_letter) returns boolean

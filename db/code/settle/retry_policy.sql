@@ -67,7 +67,9 @@ returns ojs.job_state
 language plpgsql stable
 as $$
 begin
-    if p_requeue then
+    if ojs._erased(p_retry) then
+        return 'discarded';
+    elsif p_requeue then
         return 'available';
     elsif p_attempt >= p_max_attempts or p_entry -> 'retryable' = 'false' or p_entry ->> 'code' in ('DISCARD', 'DEAD_LETTER', 'FAIL') then
         return 'discarded';

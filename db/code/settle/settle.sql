@@ -25,8 +25,8 @@ begin
         update ojs.job j
         set state = w.to_state, lease = null, lease_expires_at = null,
             finished_at = case when w.to_state in ('completed', 'discarded') then v_now end,
-            result = case when w.entry is null then w.result else j.result end,
-            errors = case when w.entry is null then j.errors else ojs._errors_with(j.errors, w.entry) end,
+            result = case when ojs._erased(j.retry) then null when w.entry is null then w.result else j.result end,
+            errors = case when w.entry is null or ojs._erased(j.retry) then j.errors else ojs._errors_with(j.errors, w.entry) end,
             retry_at = case when w.entry is null then j.retry_at
                 when w.to_state = 'retryable' then ojs._retry_at(j.retry, j.attempt, v_now) end,
             enqueued_at = case when w.to_state = 'available' then v_now else j.enqueued_at end

@@ -233,13 +233,6 @@ comment on view ojs._served_tenants is
 'The tenants that have available or active jobs in queues that workers serve, and their weights.
 Empty for a tenant''s login.';
 
-create or replace view ojs._tenant_names with (security_invoker = true) as
-select n.tenant_id
-from (select t.tenant_id from ojs.tally t union select r.tenant_id from ojs._recent() r union select t.tenant_id from ojs.tenant t) n
-where ojs._reads_all();
-comment on view ojs._tenant_names is
-'The tenants of ojs.tenant_stats, without the cost of their numbers. Empty for a tenant''s login.';
-
 create or replace view ojs._queue_names with (security_invoker = true) as
 select n.queue
 from (select t.queue from ojs.tally t union select r.queue from ojs._recent() r union select q.queue from ojs.queue q
@@ -267,9 +260,14 @@ left join (
     select t.tenant_id, count(*) as jobs, sum(count(*)) over () as all_jobs
     from ojs.lease l cross join lateral unnest(l.tenants) t(tenant_id)
     where ojs._reads_all() and l.at > (select ojs.now()) - interval '1 minute' group by t.tenant_id
-) m on m.tenant_id = s.tenant_id;
+) m on m.tenant_id = s.tenant_id
+-- Looked up row by row, so that a reader of the first hundred rows does not wait for all.
+where c.tenant_id is not null
+    or (s.total_jobs > (
+        select l.total from ojs.leaving l where l.tenant_id = s.tenant_id and l.gone_at is not null)) is not false;
 comment on view ojs.tenant_stats is
 'Numbers of jobs and shares, one row per tenant.
+A tenant that was deregistered and is gone (ojs.leaving) is left out; its jobs count elsewhere.
 weight: its weight in queues without weights of their own (ojs.queue_weight has the weights of
 queues).
 available (also as backlog), active, scheduled, pending, retryable: jobs now.
@@ -281,6 +279,14 @@ effective_share: its weight, lowered while it is throttled, among the tenants wi
 that workers serve (ojs.queue_demands); null without such jobs.
 actual_share: its part of the jobs handed out in the last minute; null for a tenant''s login.
 A tenant sees only its own row, with its effective_share among itself alone.';
+
+create or replace view ojs._tenant_names with (security_invoker = true) as
+select n.tenant_id
+from (select t.tenant_id from ojs.tally t union select r.tenant_id from ojs._recent() r union select t.tenant_id from ojs.tenant t) n
+where ojs._reads_all() and case when not exists (select from ojs.leaving l where l.tenant_id = n.tenant_id and l.gone_at is not null) then true
+    else exists (select from ojs.tenant_stats s where s.tenant_id = n.tenant_id) end;
+comment on view ojs._tenant_names is
+'The tenants of ojs.tenant_stats, without the cost of their numbers. Empty for a tenant''s login.';
 
 create or replace view ojs.rule_stats as
 select r.tenant_id, r.queue, r.most as max_concurrency, u.active::int as active, r.paused_at,

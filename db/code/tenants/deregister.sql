@@ -21,28 +21,50 @@ and were still open when the present round began.';
 comment on column ojs.departure.done is
 'Whether all jobs have ended, so that only the last step is left.';
 
+comment on table ojs.leaving is
+'Tenants that were deregistered, and what is done with their content afterwards. Written by
+ojs.deregister_tenant, ojs.tick and ojs.upkeep. A row stays after the tenant is gone.';
+comment on column ojs.leaving.tenant_id is 'The tenant.';
+comment on column ojs.leaving.at is
+'When it was deregistered. Jobs made later belong to a new tenant of that name.';
+comment on column ojs.leaving.erase_at is
+'When the content of its jobs is erased; null: it leaves with the partitions of the jobs.';
+comment on column ojs.leaving.next is 'Jobs with this id or a higher one have been erased; null: none.';
+comment on column ojs.leaving.missed is
+'Whether another session had a job locked, so that erasing begins again.';
+comment on column ojs.leaving.erased is 'How many jobs have been erased.';
+comment on column ojs.leaving.gone_at is 'Since when it is gone: views list it no longer; null: it is leaving.';
+comment on column ojs.leaving.total is
+'How many jobs it had ever had when all had ended; with more, there is a new tenant of that name.';
+
 -- Ends a tenant.
 -- Locks what ojs.configure_tenant locks with a max_priority and a queue, and waits as long.
 -- Writes what the functions that configure a tenant write, tenant_role, cron, cron_run,
--- replay_rule, departure, timer, audit.
-create or replace function ojs.deregister_tenant(p_tenant text, p_confirm text default null, p_reason text default null)
-returns ojs.departure
+-- replay_rule, departure, leaving, timer, audit.
+create or replace function ojs.deregister_tenant(p_tenant text, p_confirm text default null, p_reason text default null,
+    p_erase_after interval default null) returns ojs.departure
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_row  ojs.departure;
     v_jobs bigint;
+    v_ever bigint;
     v_dead bigint := (select count(*) from ojs.dead_letter d where d.tenant_id = p_tenant);
 begin
     perform ojs._check_tenant(p_tenant);
+    if p_erase_after not between interval '0' and interval '36500 days' then
+        perform ojs._raise('OJ422', 'erase_after must be between 0 and 36500 days', '{"field": "erase_after"}');
+    end if;
     perform ojs._alone_with_queues();
-    v_jobs := (
-        select sum(s.scheduled + s.available + s.pending + s.active + s.retryable) from ojs.shard_stats s where s.tenant_id = p_tenant);
+    select sum(s.scheduled + s.available + s.pending + s.active + s.retryable), sum(s.total_jobs) into v_jobs, v_ever
+    from ojs.shard_stats s where s.tenant_id = p_tenant;
     if v_jobs + v_dead > 0 and p_confirm is distinct from p_tenant then
         perform ojs._raise('OJ409', format('tenant %s has %s jobs that have not ended, and %s dead letters', p_tenant, v_jobs, v_dead),
             jsonb_build_object('field', 'confirm', 'jobs', v_jobs, 'dead_letters', v_dead),
             'They are cancelled, or deleted, if the tenant''s name is given as confirm.');
-    elsif v_jobs is null and not exists (select from ojs.tenant t where t.tenant_id = p_tenant)
+    elsif (v_jobs is null or exists (
+            select from ojs.leaving l where l.tenant_id = p_tenant and l.gone_at is not null and l.total >= v_ever))
+            and not exists (select from ojs.tenant t where t.tenant_id = p_tenant)
             and not exists (select from ojs.tenant_role r where r.tenant_id = p_tenant) then
         perform ojs._no_such('tenant', p_tenant);
     end if;
@@ -53,20 +75,31 @@ begin
     set at = excluded.at, jobs = excluded.jobs, queue = null, priority = null, seq = null, missed = false, open = null,
         done = false
     returning * into v_row;
-    perform ojs._audit(p_tenant, 'tenant', null, 'deregistered', null, jsonb_build_object('jobs', v_jobs), p_reason);
+    insert into ojs.leaving as l (tenant_id, at, erase_at)
+    values (p_tenant, v_row.at, case when p_erase_after is not null then ojs._later(v_row.at, p_erase_after) end)
+    on conflict (tenant_id) do update
+    set at = excluded.at, erase_at = coalesce(excluded.erase_at, case when l.gone_at is null then l.erase_at end),
+        next = null, missed = false, erased = 0, gone_at = null, total = null;
+    perform ojs._audit(p_tenant, 'tenant', null, 'deregistered', null,
+        jsonb_strip_nulls(jsonb_build_object('jobs', v_jobs, 'erase_after', ojs._iso_duration(p_erase_after))), p_reason);
     perform ojs._see_off_at(p_tenant, '0');
     return v_row;
 end;
 $$;
-comment on function ojs.deregister_tenant(text, text, text) is
+comment on function ojs.deregister_tenant(text, text, text, interval) is
 'Ends a tenant, and returns how many jobs it had.
 At once: its weights, limits, pauses, suspension, cron jobs and replay rules are removed, its
 login roles are no longer mapped, its API keys are revoked, and none of its jobs is handed out.
 By the clock, in many ticks if there are many: jobs that have not ended, running ones included,
 are cancelled, also those of transactions that are open now; dead letters are deleted, because
 rules for all tenants would retry them.
-Finished jobs stay until their retention ends, and the audit trail stays. Jobs made later belong
-to a new tenant of that name, and wait until the clock is done.
+Finished jobs stay until their retention ends. With p_erase_after, ojs.upkeep erases the content of
+all its jobs before, as ojs.erase does. Until then the tenant is listed as leaving; afterwards, or
+without p_erase_after as soon as all its jobs have ended, it is gone from the lists of tenants. The
+audit trail and the usage stay. Jobs made later belong to a new tenant of that name, and wait until
+the clock is done.
+p_erase_after: how long after this call; 0: as soon as its jobs have ended; null: not at all, or as
+an earlier call said.
 p_confirm: the tenant''s name, required if it has dead letters or jobs that have not ended.
 p_reason: for the audit trail.
 Raises not_found, conflict (also in a transaction that has fetched jobs), invalid_request,
@@ -283,7 +316,51 @@ begin
     delete from ojs.departure d where d.tenant_id = p_tenant;
     perform ojs._end_throttle(p_tenant);
     perform ojs.resume(null, p_tenant);
+    -- All jobs of the tenant have ended, and while it was paused no job of a new tenant of its name has:
+    -- the jobs that have not ended are not counted.
+    update ojs.leaving l
+    set gone_at = case when l.erase_at is null then ojs.now() end, total = (
+        select coalesce(sum(u.total - u.scheduled - u.available - u.pending - u.active - u.retryable), 0)
+        from (
+            select t.total, t.scheduled, t.available, t.pending, t.active, t.retryable from ojs.tally t where t.tenant_id = p_tenant
+            union all
+            select r.total, r.scheduled, r.available, r.pending, r.active, r.retryable from ojs._recent() r where r.tenant_id = p_tenant
+        ) u)
+    where l.tenant_id = p_tenant;
 end;
 $$;
 comment on function ojs._depart(text) is
 'The last step of deregistering a tenant. Only under the lane.';
+
+create or replace function ojs._erase_left() returns text
+language plpgsql
+as $$
+declare
+    v_row  ojs.leaving;
+    v_done ojs.erasure;
+begin
+    select * into v_row from ojs.leaving l
+    where l.gone_at is null and l.erase_at <= ojs.now() and not exists (select from ojs.departure d where d.tenant_id = l.tenant_id)
+    order by l.erase_at, l.tenant_id limit 1 for update skip locked;
+    if not found then
+        return ojs._in_use();
+    end if;
+    -- Jobs made after the end belong to a new tenant of that name.
+    v_done := ojs._erase_page(v_row.tenant_id, null, null, null, null, v_row.at + interval '1 microsecond', v_row.next, 1000);
+    if v_done.next is not null or v_row.missed or v_done.locked > 0 then
+        -- After the last page, begin again for jobs that another session had locked.
+        update ojs.leaving l
+        set next = v_done.next, missed = v_done.next is not null and (v_row.missed or v_done.locked > 0), erased = l.erased + v_done.jobs
+        where l.tenant_id = v_row.tenant_id;
+        return case when v_done.next is null and v_done.locked > 0 then 'not yet: jobs of a tenant that left are locked'
+            else format('again: erased %s jobs of a tenant that left', v_done.jobs) end;
+    end if;
+    update ojs.leaving l set erased = l.erased + v_done.jobs, next = null, gone_at = ojs.now()
+    where l.tenant_id = v_row.tenant_id returning * into v_row;
+    perform ojs._audit(v_row.tenant_id, 'jobs', null, 'erased', null, jsonb_build_object('jobs', v_row.erased), 'deregistered');
+    return format('done: erased %s jobs of a tenant that left', v_row.erased);
+end;
+$$;
+comment on function ojs._erase_left() is
+'Erases the next page of the jobs of a deregistered tenant whose period is over. After the last one
+the tenant is gone.';

@@ -56,13 +56,14 @@ begin
         perform ojs._raise('OJ400', 'at must be a time to come, before the year 10000', '{"field": "at"}');
     end if;
     if exists (select from ojs.job_partitions p where p.lo = v_id) then
-        return 'done';
+        return format('done: a partition begins at %s already', ojs._utc(v_at));
     end if;
     lock table ojs.cut in share row exclusive mode;
     -- The partitions are read under the lock of ojs.cut: only one session at a time changes them.
     select p.partition, p.lo, ojs._cut_lead(p.partition) as lead into v_last from ojs.job_partitions p where p.hi is null;
     if v_id <= v_last.lo then
-        perform ojs._raise('OJ409', format('%s begins later than that', v_last.partition), '{"field": "at"}');
+        perform ojs._raise('OJ409', format('the last partition, %s, begins at %s already; it can be cut at a later time only',
+            v_last.partition, ojs._utc(ojs._id_time(v_last.lo))), '{"field": "at"}');
     end if;
     select * into v_cut from ojs.cut;
     if v_cut.cut_at <> v_at then
@@ -85,14 +86,14 @@ begin
         return 'again: to make the cut';
     end if;
     perform ojs._make_cut(v_at, v_last.partition, v_last.lo, v_cut.cut_at is not null);
-    return 'done';
+    return format('done: cut %s; later jobs have a partition that begins at %s', v_last.partition, ojs._utc(v_at));
 exception when lock_not_available then
     return ojs._in_use();
 end;
 $$;
 comment on function ojs.cut_partition(timestamptz) is
 'Cuts the last partition of ojs.job: jobs with ids made from p_at on get a new one.
-One step per call. Returns done, or again and why: call it again, in a transaction of its own. A
+One step per call. Returns what it did: done and what, or again and why; then call it again, in a transaction of its own. A
 small partition (4 MB) takes one call, and up to 10000 jobs with later ids move; so cut early,
 while the partition is empty. A larger one is read once, without a lock that other sessions wait
 for; until the cut is made, jobs with ids after p_at are refused with backend_unavailable. It

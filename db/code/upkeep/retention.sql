@@ -15,6 +15,7 @@ declare
     v_name  text;
     v_until timestamptz;
     v_old   record;
+    v_jobs  int;
 begin
     if p_before is null or p_before > ojs.now() then
         perform ojs._raise('OJ400', 'before must be a time that has passed', '{"field": "before"}');
@@ -29,21 +30,22 @@ begin
     if v_name is not null then
         perform ojs._move_latecomers(v_name, p_before);
         execute format('drop table ojs.%I', v_name);
-        return 'again: dropped ' || v_name;
+        return format('again: dropped %s, which held jobs that had ended', v_name);
     end if;
     select max(p.until_at) into v_until from ojs.job_partitions p
     where p.hi <= ojs._id_at(p_before) and not ojs._is_replacement(p.partition);
     if v_until is null then
-        return 'done';
+        return ojs._nothing_to_drop(p_before);
     end if;
     -- Dead letters stay when their partition is dropped, and there may be many: move up to 1000 per
     -- call.
-    if ojs._put_aside(ojs._id_at(v_until)) > 0 then
-        return 'again: put dead letters aside';
+    v_jobs := ojs._put_aside(ojs._id_at(v_until));
+    if v_jobs > 0 then
+        return format('again: put %s dead letters aside', v_jobs);
     end if;
     v_old := ojs._choose_partitions(p_before, p_keep);
     if v_old.o_partitions is null then
-        return 'done';
+        return ojs._nothing_to_drop(p_before);
     end if;
     if ojs._held_long('ojs.job'::regclass::oid || array(select format('ojs.%I', p)::regclass::oid from unnest(v_old.o_partitions) p)) then
         return ojs._in_use();
@@ -52,15 +54,16 @@ begin
     perform ojs._audit(null, 'jobs', null, 'purged', null,
         jsonb_build_object('before', ojs._utc(p_before), 'partitions', v_old.o_partitions))
     where pg_has_role(session_user, 'ojs_operator', 'member') and not ojs._trusted();
-    return 'again: to drop what was taken out';
+    return format('again: took out %s with %s jobs kept, to drop next', array_to_string(v_old.o_partitions, ', '),
+        cardinality(v_old.o_ids));
 exception when lock_not_available then
     return ojs._in_use();
 end;
 $$;
 comment on function ojs.drop_finished(timestamptz, int) is
 'Drops the partitions of ojs.job that hold only ids made before p_before.
-With them the jobs that ended before p_before are gone. One step per call. Returns done, or again
-and why: call it again, in a transaction of its own. Dead letters move to ojs.dead_job, 1000 per
+With them the jobs that ended before p_before are gone. One step per call. Returns what it did: done
+and why, or again and what; then call it again, in a transaction of its own. Dead letters move to ojs.dead_job, 1000 per
 step. Statistics keep counting dropped jobs. It reads partitions without a lock that other
 sessions wait for; then it waits for such a lock for 200 ms at most, and not while another
 transaction has held the table for 100 ms.
@@ -68,6 +71,17 @@ p_keep: how many other jobs may move into a new partition that replaces the drop
 0, at most 10000. A partition with more of them stays. If only such partitions are left, it raises
 conflict; the detail names some of these jobs.
 Raises invalid_request, conflict.';
+
+create or replace function ojs._nothing_to_drop(p_before timestamptz) returns text
+language sql stable
+as $$
+    -- A partition goes as a whole, so the answer says until when the oldest one takes jobs.
+    select 'done: no partition ends before ' || ojs._utc(p_before) || coalesce((
+        select format('; the first, %s, ends %s', p.partition, coalesce(ojs._utc(p.until_at), 'never: ojs.cut_partition ends it'))
+        from ojs.job_partitions p where not ojs._is_replacement(p.partition) order by p.lo nulls first limit 1), '')
+$$;
+comment on function ojs._nothing_to_drop(timestamptz) is
+'Returns the answer of ojs.drop_finished when it has nothing to drop.';
 
 create or replace function ojs._choose_partitions(
     p_before timestamptz, p_keep int, out o_partitions name[], out o_lo uuid, out o_hi uuid, out o_ids uuid[]

@@ -1,5 +1,6 @@
 -- Upkeep: tasks that are due now and then, one small step per call. They cut the last partition,
--- drop old ones, remove expired idempotency keys, and measure stored bytes. Every server calls
+-- drop old ones, remove expired idempotency keys, erase what tenants that left have stored, and
+-- measure stored bytes. Every server calls
 -- ojs.upkeep all the time (internal/sched); a task on which another session works is left to that
 -- session.
 
@@ -33,6 +34,18 @@ $$;
 comment on function ojs._first_measure() is
 'When the stored bytes of tenants are to be measured next; null: no tenant has a limit on them.';
 
+create or replace function ojs._first_erasure() returns timestamptz
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return (
+        select min(l.erase_at) from ojs.leaving l
+        where l.gone_at is null and not exists (select from ojs.departure d where d.tenant_id = l.tenant_id));
+end;
+$$;
+comment on function ojs._first_erasure() is
+'When the content of a deregistered tenant is to be erased next; null: of none.';
+
 create or replace view ojs.upkeep_status with (security_invoker = true) as
 select d.task,
     case when d.due_at is not null and (d.task in ('cut', 'measure') or h.held_at is null) then
@@ -63,6 +76,8 @@ from (
     select 'forget', ojs._first_expiry() + interval '1 minute', null
     union all
     select 'measure', ojs._first_measure(), null
+    union all
+    select 'erase', ojs._first_erasure(), null
 ) d
 cross join ojs.settings h
 left join ojs.upkeep_task t on t.task = d.task;
@@ -70,11 +85,11 @@ comment on view ojs.upkeep_status is
 'The tasks of ojs.upkeep, one row per task.
 task: cut: make a partition for future jobs. drop: drop partitions whose jobs all ended before the
 retention. forget: remove expired idempotency keys. measure: measure the bytes of tenants that
-have a limit on them.
+have a limit on them. erase: erase the content of deregistered tenants (ojs.leaving).
 due_at: when it is due by itself; -infinity: at once; null: not at all.
 next_at: when the next step is made. Later than due_at after a step in vain; early if a cut has to
 be given up; null, while ojs.hold_dispatch is in force, for tasks that remove something.
-last_step: the result of the last step: done; again and why; not yet and why, or failed and the
+last_step: the result of the last step: done and what; again and why; not yet and why, or failed and the
 error with its SQLSTATE (an operator has to look).
 last_at: when the last step was made.
 failures: how many steps in a row were in vain.';
@@ -85,7 +100,7 @@ many milliseconds to call again.';
 -- Makes the next step of a task that is due.
 -- Locks the task's row in ojs.upkeep_task (skip locked), then what the step locks.
 -- Writes ojs.upkeep_task, and what the step writes: partitions, ojs.cut, ojs.dead_job,
--- ojs.idempotency, ojs.quota, ojs.stripe.
+-- ojs.idempotency, ojs.quota, ojs.stripe, ojs.job, ojs.leaving.
 create or replace function ojs.upkeep() returns ojs.upkeep_result
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -115,6 +130,7 @@ begin
             when 'cut' then ojs._upkeep_cut(v_plan, v_now)
             when 'drop' then ojs._upkeep_drop(v_plan, v_now)
             when 'measure' then ojs._measure()
+            when 'erase' then ojs._erase_left()
             else ojs._delete_expired_keys(1000) end;
     exception
         when sqlstate 'OJ400' or sqlstate 'OJ409' then
@@ -144,7 +160,7 @@ milliseconds to call again, at most a minute; 0: there is more to do. An error o
 result, not an error of this call. Call it in a transaction of
 its own. Servers call it all the time; without a server, call it yourself. Many sessions may call
 it at once. The steps are those of ojs.cut_partition and ojs.drop_finished (with up to 10000 jobs
-that move), removing 1000 idempotency keys, and reading all jobs once for limits on bytes.';
+that move), removing 1000 idempotency keys, erasing 1000 jobs of a deregistered tenant, and reading all jobs once for limits on bytes.';
 
 create or replace function ojs._upkeep_cut(p_plan ojs._upkeep_plan, p_now timestamptz) returns text
 language plpgsql

@@ -5,4 +5,6 @@ select tenant_id, backlog, active, scheduled, retryable, total_jobs from ojs.ten
 
 select tenant_id, prefix, scopes, name, state, last_used_at from ojs.api_keys where state = 'valid' order by tenant_id;
 
+select tenant_id, at, erase_at, erased, gone_at from ojs.leaving order by at desc limit 20;
+
 select at, actor, action, old, new, reason from ojs.audit_trail where kind = 'tenant' order by n desc limit 20;
