@@ -24,6 +24,7 @@ The secret of a key is printed once, when the key is made: the database has only
 --auth api-key ask clients for a key.
 
     ojs-pg key create --scope admin                               for an operator
+    ojs-pg key create --scope work --scope all-tenants            for a worker of all tenants
     ojs-pg key create --tenant acme --scope produce --scope read  for a tenant's producer`,
 		Flags: []cli.Flag{
 			databaseFlag(true),
@@ -31,7 +32,7 @@ The secret of a key is printed once, when the key is made: the database has only
 			wideFlag("OJS_KEY"),
 			&cli.StringFlag{
 				Name: "tenant", Sources: cli.EnvVars("OJS_KEY_TENANT"),
-				Usage: "`ID` of the tenant; if it is left out, the key is for an operator",
+				Usage: "`ID` of the tenant; if it is left out, the key needs the scope admin or all-tenants",
 			},
 			&cli.StringFlag{Name: "reason", Sources: cli.EnvVars("OJS_KEY_REASON"), Usage: "`TEXT` that says why, for the audit trail"},
 		},
@@ -41,7 +42,8 @@ The secret of a key is printed once, when the key is made: the database has only
 				Flags: []cli.Flag{
 					&cli.StringSliceFlag{
 						Name: "scope", Sources: cli.EnvVars("OJS_KEY_SCOPE"),
-						Usage: "`SCOPE` of the key: produce, work, read or admin; may be given several times",
+						Usage: "`SCOPE` of the key: produce, work, read or admin; without --tenant also all-tenants, which admin includes; " +
+							"may be given several times",
 					},
 					&cli.StringSliceFlag{
 						Name: "queue", Sources: cli.EnvVars("OJS_KEY_QUEUE"),

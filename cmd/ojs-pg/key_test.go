@@ -92,6 +92,11 @@ func TestKeyCommand(t *testing.T) {
 	if !slices.Equal(got, []string{"a new shop", "leaked"}) {
 		t.Errorf("the audit trail has %q", got)
 	}
+	// A worker of all tenants need not be an operator.
+	if pool := o.one(o.key(0, "create", "--scope", "work", "--scope", "all-tenants")); pool.TenantID != nil ||
+		!slices.Equal(pool.Scopes, []string{"all-tenants", "work"}) {
+		t.Errorf("made %+v", pool)
+	}
 	// One that lasts ends by itself.
 	brief := o.one(o.key(0, "create", "--scope", "admin", "--lasts", "1h"))
 	pgtest.Exec(t, o.pool, "update ojs.api_key set expires_at = now() where id = $1", brief.ID)
@@ -111,7 +116,7 @@ func TestKeyCommand(t *testing.T) {
 		{1, []string{"revoke", "019539a4-b68c-7def-8000-1a2b3c4d5e6f"}, "no API key"},
 		{1, []string{"rotate", made.ID}, "rotated already"},
 		{1, []string{"rotate", last.ID}, "no valid API key"},
-		{1, []string{"create", "--scope", "produce"}, "needs the scope admin"},
+		{1, []string{"create", "--scope", "produce"}, "needs the scope all-tenants"},
 		{1, []string{"--tenant", "acme", "create", "--scope", "everything"}, "scopes must be"},
 		{1, []string{"--tenant", "a b", "create", "--scope", "work"}, "tenant must match"},
 		{1, []string{"create", "--scope", "admin", "--lasts", "-1h"}, "expires_at must be in the future"},

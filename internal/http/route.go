@@ -192,7 +192,7 @@ func (s *Server) routeOf(c echo.Context) *route {
 // Allow refuses a principal that lacks the scope of the route. It also refuses a principal of one
 // tenant on a route that is not scoped.
 func (r *route) Allow(p *principal) error {
-	if !slices.Contains(p.Scopes, string(r.Scope)) && !slices.Contains(p.Scopes, string(scopeAdmin)) {
+	if !p.has(r.Scope) && !p.has(scopeAdmin) {
 		return problems.Forbidden("scope", "Use a credential with the scope "+string(r.Scope)+".", map[string]any{"scope": r.Scope},
 			"the credential does not have the scope %s", r.Scope)
 	}
@@ -211,12 +211,31 @@ func (s *Server) scoped(next echo.HandlerFunc) echo.HandlerFunc {
 			jsonbody.Drain(c.Request())
 			return err
 		}
-		if err := r.bound(principalOf(c)); err != nil {
+		if err = r.bound(principalOf(c)); err == nil {
+			err = s.named(c, r)
+		}
+		if err != nil {
 			jsonbody.Drain(c.Request())
 			return err
 		}
 		return asBound(c, next(c))
 	}
+}
+
+// named refuses a request that names no tenant, if its credential is for all tenants without the
+// scope admin. Only the routes of workers act for all tenants at once with such a credential: on
+// other routes a forgotten header would read, retry or delete jobs of all tenants.
+func (s *Server) named(c echo.Context, r *request) error {
+	p, route := principalOf(c), s.routeOf(c)
+	if p == nil || p.Tenant != nil || r.tenant != nil || route == nil || route.Scope == scopeWork || p.has(scopeAdmin) {
+		return nil
+	}
+	header := names.TenantHeader
+	if len(s.problems.tenant) > 0 {
+		header = s.problems.tenant[0]
+	}
+	return problems.Refuse(problems.CodeInvalidRequest, header,
+		"the credential is for all tenants and has not the scope admin: name the tenant by the header %s", header)
 }
 
 // patiently runs call, a change in a transaction of its own that the audit trail records with the
