@@ -10,7 +10,7 @@ import (
 
 // Functions that the server and operators may call, in addition to those of tenants (tenantMay).
 var (
-	serviceMayCall  = strings.Fields("_key_owner _notify_full drop_waiter note_refusals register_waiters " + staffMayCall)
+	serviceMayCall  = strings.Fields("_key_owner _notify_full drop_waiter note_clock note_refusals register_waiters " + staffMayCall)
 	operatorMayCall = strings.Fields("_map_tenant_role configure configure_dead_letters create_tenant_role cut_partition " +
 		"delete_replay_rule drop_finished rebuild set_replay_rule " + staffMayCall)
 )
