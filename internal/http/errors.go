@@ -280,7 +280,7 @@ func (p *problemWriter) sayRoute(c echo.Context, status int, problem *pg.Error) 
 		}
 		if meant := p.near(c.Request().Method, c.Request().URL.Path); meant != "" {
 			problem.Message += "; " + meant + " is probably meant"
-			problem.Tell("meant", meant)
+			problem.Details = map[string]any{"meant": meant}
 		}
 	case http.StatusMethodNotAllowed:
 		if allowed := allowedMethods(c.Response().Header().Get(echo.HeaderAllow)); allowed != "" {

@@ -25,8 +25,10 @@ func TestErrorsNameWhatWasMeant(t *testing.T) {
 		{"GET", "/ojs/v1/nothing/like/it", "", 404, "there is no such route"},
 		{"GET", "/ojs/v1/workers/fetch", "", 405, "the route does not have this method; use POST"},
 		{"GET", "/ojs/v1/jobs?status=available", "", 400, "status is not known; state is probably meant"},
-		{"POST", "/ojs/v1/jobs", `{"type": "a", "args": [], "timeout": "30s"}`, 400,
-			"timeout must be a number of seconds, such as 30, not string; or use timeout_ms"},
+		{
+			"POST", "/ojs/v1/jobs", `{"type": "a", "args": [], "timeout": "30s"}`, 400,
+			"timeout must be a number of seconds, such as 30, not string; or use timeout_ms",
+		},
 		{"POST", "/ojs/v1/jobs", `{"type": "a", "args": [], "options": {"timeout": "30s"}}`, 400, "options.timeout must be a number of seconds"},
 		{"POST", "/ojs/v1/jobs", `{"type": "a", "args": [], "timeout": 3000000}`, 400, "timeout is in seconds, and must be at most"},
 		{"POST", "/ojs/v1/jobs", `{"type": "a", "args": [], "delay": "5m"}`, 400, `scheduled_at is probably meant, such as "+PT5M"`},
