@@ -649,3 +649,25 @@ func TestDoctorNamesAnAbandonedSlot(t *testing.T) {
 		t.Errorf("afterwards the doctor says %q", got)
 	}
 }
+
+// After an idle hour the first change is not an hour late: the clock sleeps while nothing happens.
+func TestTheDoctorIsQuietAfterAnIdleHour(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	d.SetNow(noon)
+	service := d.Service()
+	exec(t, service, "select ojs.enqueue('a')")
+	exec(t, service, "select ojs.tick(p_token => 'one')")
+	late := "select count(*) from ojs.doctor() f where f.topic = 'clock' and f.finding like 'Changes have waited%'"
+	d.SetNow(noon.Add(time.Hour))
+	exec(t, service, "select ojs.tick(p_token => 'one')")
+	exec(t, service, "select ojs.enqueue('a')")
+	if got := one[int](t, service, late); got != 0 {
+		t.Error("a change of this moment is late")
+	}
+	d.SetNow(noon.Add(time.Hour + 31*time.Second))
+	exec(t, d.Pool, "update ojs.duty set expires_at = ojs.now() + interval '1 minute'")
+	if got := one[int](t, service, late); got != 1 {
+		t.Error("a change that has waited for 31 seconds is not late")
+	}
+}

@@ -61,8 +61,27 @@ func TestHelpSaysWhatToWrite(t *testing.T) {
 		t.Errorf("it takes %d columns", n)
 	}
 	refused(t, service, "OJ404", "select * from ojs.help('enqueu')")
-	if got := lines(t, service, "select * from ojs.help('ack')"); len(got) != 1 {
+	if got := lines(t, service, "select * from ojs.help('now')"); len(got) != 1 {
 		t.Errorf("of another function it says %q", got)
+	}
+	// What it says of a worker's functions and of jobs runs as it stands there.
+	for _, write := range list[string](t, service, "select you_write from ojs.help('fetch') where you_write like 'ojs.%'") {
+		exec(t, service, "select "+write)
+	}
+	for _, function := range []string{"ack", "nack", "cancel", "reprioritize"} {
+		table := "select * from ojs.help('" + function + "')"
+		if n := shownWidth(t, service, table); n > 80 {
+			t.Errorf("%s takes %d columns", table, n)
+		}
+		for _, write := range list[string](t, service, "select you_write from ojs.help($1) where you_write like 'ojs.%'", function) {
+			exec(t, service, "select ojs.enqueue('help', p_queue => 'help')")
+			take := "select f.id, f.lease into id, lease from ojs.fetch('{help}') f"
+			if function == "reprioritize" { // of a job that waits, and not in a transaction that has fetched
+				take = "select j.id into id from ojs.jobs j where j.queue = 'help' and j.state = 'available'"
+			}
+			exec(t, service, "do $do$ declare id uuid; lease uuid; begin "+take+"; perform "+write+"; end $do$")
+			exec(t, service, "select ojs.cancel(id) from ojs.jobs where queue = 'help' and state not in ('completed', 'cancelled', 'discarded')")
+		}
 	}
 }
 

@@ -54,7 +54,7 @@ func TestMisspeltFieldsAreRefused(t *testing.T) {
 	service := d.Service()
 	for _, c := range []struct{ argument, json, field, meant string }{
 		{"p_options", `{"schedule_at": "+PT1H"}`, "options.schedule_at", "scheduled_at"},
-		{"p_options", `{"delay": 5}`, "options.delay", "delay_until"},
+		{"p_options", `{"delay": 5}`, "options.delay", "scheduled_at"},
 		{"p_extra", `{"priorty": 5}`, "priorty", "priority"},
 		{"p_extra", `{"lease_token": "x"}`, "lease_token", "lease"},
 		{"p_options", `{"lease_id": "x"}`, "options.lease_id", "lease"},
@@ -63,7 +63,11 @@ func TestMisspeltFieldsAreRefused(t *testing.T) {
 		{"p_retry", `{"max_attempts": 5, "backoff": "linear"}`, "retry.backoff", "backoff_strategy"},
 	} {
 		got := refused(t, service, "OJ400", "select ojs.enqueue('a', "+c.argument+" => $1)", c.json)
-		if want := c.field + " is not known; " + c.meant + " is probably meant"; got.Message != want {
+		want := c.field + " is not known; " + c.meant + " is probably meant"
+		if c.field == "options.delay" {
+			want += `, such as "+PT5M"`
+		}
+		if got.Message != want {
 			t.Errorf("%s: %s, want %s", c.json, got.Message, want)
 		}
 		if c.argument != "p_retry" {
@@ -77,10 +81,10 @@ func TestMisspeltFieldsAreRefused(t *testing.T) {
 		"team":       "team is no attribute of a job; begin a name of your own with x_ or ext_, or write it into meta",
 		"":           " is no attribute of a job; begin a name of your own with x_ or ext_, or write it into meta",
 		"maxRetries": "maxRetries is not known; retry.max_attempts is probably meant",
-		"startAfter": "startAfter is not known; scheduled_at is probably meant",
+		"startAfter": `startAfter is not known; scheduled_at is probably meant, such as "+PT5M"`,
 		"queue_name": "queue_name is not known; queue is probably meant",
 		"unique_key": "unique_key is not known; unique is probably meant",
-		"eta":        "eta is not known; scheduled_at is probably meant",
+		"eta":        `eta is not known; scheduled_at is probably meant, such as "+PT5M"`,
 		"tenantId":   "tenantId is not known; meta.tenant_id is probably meant",
 	} {
 		got := refused(t, service, "OJ400", "select ojs.enqueue('a', p_extra => json_build_object($1::text, 1))", name)

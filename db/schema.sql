@@ -2897,6 +2897,7 @@ CREATE FUNCTION ojs._clock_lag(OUT timers_late interval, OUT leases_late interva
 declare
     v_now  timestamptz := ojs.now();
     v_at   timestamptz;
+    v_oldest timestamptz;
     v_mark ojs.clock_mark := (select m from ojs.clock_mark m order by m.rev desc limit 1);
     v_roll ojs.tally_mark := (select t from ojs.tally_mark t order by t.rev desc limit 1);
 begin
@@ -2906,8 +2907,10 @@ begin
     if not restored then
         journal_rows := (select count(*) from (select from ojs._unfolded() limit 10001) u);
         v_at := greatest(v_roll.at, (select d.since from ojs.duty d));
-        rolled_up_ago := case when not exists (select from ojs._since(v_roll.snapshot, null, false)) then '0'
-            when isfinite(v_at) then v_now - v_at end;
+        -- The mark stays where it is while nothing happens, so that the first change after an idle hour
+        -- would look an hour late. 10,000 changes are enough to tell that a roll-up is late.
+        v_oldest := (select min(s.at) from (select m.at from ojs._since(v_roll.snapshot, null, false) m limit 10000) s);
+        rolled_up_ago := case when v_oldest is null then '0' when isfinite(v_at) then greatest(v_now - greatest(v_at, v_oldest), '0') end;
     end if;
 end;
 $$;
@@ -3747,7 +3750,8 @@ CREATE FUNCTION ojs._doctor_clock() RETURNS SETOF ojs.finding
             format('The clock is %s late.', date_trunc('second', l.late)),
             'Look at the log of the server on duty, and for what holds its statements up.', 'lost-server.md'),
         (c.held_at is null and c.on_duty and c.rolled_up_ago > interval '30 seconds', 'warning', 'clock',
-            format('Statistics were brought up to date %s ago: reading them becomes slow.', date_trunc('second', c.rolled_up_ago)),
+            format('Changes have waited for %s to be added to the statistics: reading them becomes slow.',
+                date_trunc('second', c.rolled_up_ago)),
             'Look at the log of the server on duty, and for what holds its statements up.', 'lost-server.md'),
         (c.journal_rows > 10000, 'warning', 'clock', 'More than 10,000 rows of the journal wait for a decision.',
             'Look for a transaction that holds the lane, or a large one that has just committed.', 'long-transaction.md')
@@ -6386,8 +6390,8 @@ CREATE FUNCTION ojs._job_aliases() RETURNS jsonb
     AS $$
     select '{"tenant": "meta.tenant_id", "tenantid": "meta.tenant_id", "xtenantid": "meta.tenant_id", "ojstenant": "meta.tenant_id",
         "leasetoken": "lease", "leaseid": "lease", "idempotencykey": "idempotency_key of the request",
-        "delay": "delay_until", "delayms": "delay_until", "delayseconds": "delay_until", "countdown": "delay_until",
-        "performin": "delay_until", "schedulein": "delay_until", "wait": "delay_until",
+        "delay": "scheduled_at", "delayms": "scheduled_at", "delayseconds": "scheduled_at", "countdown": "scheduled_at",
+        "performin": "scheduled_at", "schedulein": "scheduled_at", "wait": "scheduled_at",
         "runat": "scheduled_at", "performat": "scheduled_at", "processat": "scheduled_at", "enqueueat": "scheduled_at",
         "startafter": "scheduled_at", "startat": "scheduled_at", "notbefore": "scheduled_at", "eta": "scheduled_at",
         "waituntil": "scheduled_at", "at": "scheduled_at", "scheduledfor": "scheduled_at",
@@ -8581,7 +8585,10 @@ $$;
 CREATE FUNCTION ojs._nearly(p_given json, p_path text, p_known text[], p_aliases jsonb) RETURNS ojs.violation
     LANGUAGE sql IMMUTABLE
     AS $$
-    select row('OJ400', p_path || n.name, format('%s is not known; %s is probably meant', p_path || n.name, n.meant))::ojs.violation
+    select row('OJ400', p_path || n.name, format('%s is not known; %s is probably meant%s', p_path || n.name, n.meant,
+        -- Who misspells a name knows the form of the value. Who has it from another system does not.
+        case when not p_aliases ? ojs._plain_name(n.name) then '' when n.meant in ('scheduled_at', 'expires_at') then ', such as "+PT5M"'
+            when n.meant = 'timeout' then ', in seconds' end))::ojs.violation
     from (
         select g.name, coalesce(nullif(p_aliases ->> ojs._plain_name(g.name), g.name),
             (select k from unnest(p_known) k where ojs._resembles(g.name, k) limit 1)) as meant
@@ -14992,11 +14999,17 @@ declare
 begin
     if p_tenant is not null and not ojs._tenant_valid(p_tenant) then
         perform ojs._raise('OJ400', 'tenant must match ^[a-zA-Z0-9][a-zA-Z0-9._:-]*$ and have at most 256 bytes', '{"field": "tenant"}');
-    elsif (cardinality(p_scopes) > 0 and p_scopes <@ '{produce,work,read,admin}') is not true then
-        perform ojs._raise('OJ422', 'scopes must be one or more of produce, work, read, admin', '{"field": "scopes"}');
-    elsif p_tenant is null and not 'admin' = any (p_scopes) then
+    elsif (cardinality(p_scopes) > 0 and p_scopes <@ '{produce,work,read,admin,all-tenants}') is not true
+        or p_scopes <@ '{all-tenants}' then
+        perform ojs._raise('OJ422', 'scopes must be one or more of produce, work, read, admin; all-tenants stands beside one of them',
+            '{"field": "scopes"}');
+    elsif p_tenant is null and not p_scopes && '{admin,all-tenants}' then
         -- Otherwise a call that forgets the tenant would make a key for all tenants.
-        perform ojs._raise('OJ422', 'a key of no tenant is an operator''s and needs the scope admin', '{"field": "tenant"}');
+        perform ojs._raise('OJ422', 'a key without a tenant needs the scope all-tenants, too', '{"field": "tenant"}',
+            'Name the tenant. For a worker of all tenants use the scopes work and all-tenants; for an operator use admin.');
+    elsif p_tenant is not null and 'all-tenants' = any (p_scopes) then
+        perform ojs._raise('OJ422', 'a key of one tenant cannot have the scope all-tenants', '{"field": "scopes"}',
+            'Leave out the tenant, or the scope all-tenants.');
     elsif exists (select from unnest(p_queues) q where ojs._queue_name(q) is not true) or cardinality(p_queues) not between 1 and 100 then
         perform ojs._raise('OJ400', 'queues must be at most 100 names of queues', '{"field": "queues"}');
     elsif length(p_name) > 255 then
@@ -16140,7 +16153,21 @@ begin
         ('enqueue', 'not after a time (p_ttl)', $w$p_expires_at => now() + interval '1 hour'$w$),
         ('enqueue', 'not yet (p_state)', 'p_pending => true'),
         ('enqueue', 'data of your own (p_metadata)', $w$p_meta => '{"order": 17}'$w$),
-        ('enqueue', 'only once (p_idempotency_key)', $w$ojs.enqueue_once('order-17', '[{...}]')$w$)
+        ('enqueue', 'only once (p_idempotency_key)', $w$ojs.enqueue_once('order-17', '[{...}]')$w$),
+        ('fetch', 'a job of one queue', $w$ojs.fetch('{default}')$w$),
+        ('fetch', 'of several queues (a list)', $w$ojs.fetch(array['mail', 'default'])$w$),
+        ('fetch', 'more jobs (p_limit)', $w$ojs.fetch('{default}', 10)$w$),
+        ('fetch', 'a longer lease (p_lease)', $w$ojs.fetch('{default}', p_visibility_timeout_ms => 60000)$w$),
+        ('fetch', 'jobs of one tenant (tenant)', $w$ojs.fetch('{default}', p_tenant => 'acme')$w$),
+        ('ack', 'the job is done', 'ojs.ack(id, lease)'),
+        ('ack', 'with a result (p_output)', $w$ojs.ack(id, lease, '{"sent": true}')$w$),
+        ('nack', 'the job failed', $w$ojs.nack(id, '{"message": "full"}', lease)$w$),
+        ('nack', 'with a type', $w$'{"type": "Full", "message": "full"}'$w$),
+        ('nack', 'no more tries', $w$'{"message": "full", "retryable": false}'$w$),
+        ('nack', 'again at once', 'p_requeue => true'),
+        ('cancel', 'one job (delete from ojs.jobs)', 'ojs.cancel(id)'),
+        ('cancel', 'many jobs', $w$ojs.cancel_many(array[id, id])$w$),
+        ('reprioritize', 'other priority (update ojs.jobs)', 'ojs.reprioritize(id, 10)')
     ) h(of_function, you_want, you_write)
     where h.of_function = p_function
     union all

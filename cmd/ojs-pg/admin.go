@@ -9,6 +9,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/urfave/cli/v3"
@@ -211,7 +212,7 @@ func filterFlags() []cli.Flag {
 		},
 		&cli.StringFlag{
 			Name: "older-than", Sources: cli.EnvVars("OJS_ADMIN_OLDER_THAN"),
-			Usage: "only jobs that failed before a `TIME`, as in RFC 3339, or longer ago than an age, such as P30D",
+			Usage: "only jobs that failed before a `TIME`, as in RFC 3339, or longer ago than an age, such as 30d or P30D",
 		},
 	}
 }
@@ -220,18 +221,20 @@ func filterFlags() []cli.Flag {
 // where it prints, and the tenant of --tenant, nil for all tenants.
 type operator struct {
 	*cli.Command
+	db     *pg.DB
 	sql    *sqlcgen.Queries
 	out    io.Writer
 	tenant *string
 }
 
 // withAdmin returns an action that opens the database and runs do. argument is the name of the
-// command's argument, in brackets if it may be left out; with an empty name the command takes none.
+// command's argument, in brackets if it may be left out, with dots after it if there may be several;
+// with an empty name the command takes none.
 // The action fails if the login may not do what operators do, and says which login may.
 func withAdmin(argument string, do func(context.Context, *operator) error) cli.ActionFunc {
 	return func(ctx context.Context, c *cli.Command) error {
 		most := min(len(argument), 1)
-		if c.Args().Len() > most {
+		if c.Args().Len() > most && !strings.HasSuffix(argument, "...") {
 			return cmdline.Unexpected(c, c.Args().Get(most))
 		}
 		if c.Args().Len() < most && argument[0] != '[' {
@@ -253,7 +256,7 @@ func withAdmin(argument string, do func(context.Context, *operator) error) cli.A
 			}
 			return err
 		}
-		o := &operator{Command: c, sql: sqlcgen.New(db.Pool()), out: c.Root().Writer, tenant: given(c.String("tenant"))}
+		o := &operator{Command: c, db: db, sql: sqlcgen.New(db.Pool()), out: c.Root().Writer, tenant: given(c.String("tenant"))}
 		if reason := c.String("reason"); reason != "" {
 			// The audit trail shows the reason with each change. It is set together with a bound on
 			// the time of each statement, which an hour keeps out of the way.
@@ -263,8 +266,35 @@ func withAdmin(argument string, do func(context.Context, *operator) error) cli.A
 		if _, isStatus := errors.AsType[cmdline.Status](err); isStatus || cmdline.IsMisuse(err) {
 			return err
 		}
-		return db.Err(err)
+		return plain(db.Err(err))
 	}
+}
+
+// plain returns an error of the SQL functions as a person reads it: its code, message and hint,
+// without the SQLSTATE. Other errors stay as they are, because their cause says what to mend.
+func plain(err error) error {
+	known, is := errors.AsType[*pg.Error](err)
+	if !is || !strings.HasPrefix(known.SQLState, "OJ") {
+		return err
+	}
+	text := known.Code + ": " + known.Message
+	if known.Hint != "" {
+		text += "\n" + known.Hint
+	}
+	return errors.New(text)
+}
+
+// noteNew tells on stderr that a tenant is not known yet. A change makes a tenant, so that without
+// this line a misspelt name would look like a success.
+func (o *operator) noteNew(ctx context.Context, tenant *string) error {
+	if tenant == nil {
+		return nil
+	}
+	rows, err := o.sql.Tenants(ctx, []string{*tenant})
+	if err == nil && len(rows) == 0 {
+		fmt.Fprintf(o.Root().ErrWriter, "note: tenant %s was not known before\n", *tenant)
+	}
+	return err
 }
 
 // administratorAdvice tells an operator which database URL to use instead of an application's. The
@@ -421,6 +451,9 @@ func pause(do admin.Switch) func(context.Context, *operator) error {
 		if err != nil {
 			return err
 		}
+		if err := o.noteNew(ctx, of.Tenant); err != nil {
+			return err
+		}
 		rule, err := do(o.sql, ctx, of)
 		if err != nil {
 			return err
@@ -443,6 +476,9 @@ func limitConcurrency(ctx context.Context, o *operator) error {
 		}
 		most := int32(n)
 		params.MaxConcurrency = &most
+	}
+	if err := o.noteNew(ctx, of.Tenant); err != nil {
+		return err
 	}
 	rule, err := o.sql.LimitConcurrency(ctx, params)
 	if err != nil {
@@ -473,6 +509,9 @@ func weigh(ctx context.Context, o *operator) error {
 		params.Weight = &text
 	} else if params.Queue == nil {
 		return cmdline.Misuse(errors.New("none removes the weight in a queue: add --queue"))
+	}
+	if err := o.noteNew(ctx, o.tenant); err != nil {
+		return err
 	}
 	if err := o.sql.WeighTenant(ctx, params); err != nil {
 		return err
@@ -564,6 +603,9 @@ func limitPriority(ctx context.Context, o *operator) error {
 	if o.Bool("clamp") {
 		over = "clamp"
 	}
+	if err := o.noteNew(ctx, o.tenant); err != nil {
+		return err
+	}
 	tenant, err := o.sql.ConfigureTenant(ctx, sqlcgen.ConfigureTenantParams{Tenant: *o.tenant, MaxPriority: &most, OverPriority: &over})
 	if err != nil {
 		return err
@@ -623,8 +665,12 @@ func (o *operator) filter(ctx context.Context) (f admin.Filter, err error) {
 		Queue: given(o.String("queue")), Type: given(o.String("type")), ErrorType: given(o.String("error-type")),
 		Older: given(o.String("older-than")),
 	}
+	if age, err := readDuration(o.String("older-than")); err == nil && age >= 0 {
+		f.Older = new(fmt.Sprintf("PT%dS", int64(age.Seconds())))
+	}
 	if err := f.ReadAge("older-than", "until"); err != nil {
-		return f, cmdline.Misuse(err)
+		return f, cmdline.Misuse(fmt.Errorf("--older-than %q is neither a time, as in RFC 3339, nor an age such as 12h, 30d or P30D",
+			o.String("older-than")))
 	}
 	err = f.Bound(ctx, o.sql, true)
 	return f, err

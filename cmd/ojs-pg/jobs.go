@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -13,6 +15,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/admin"
 	"github.com/ojs-pg/ojs-pg/internal/cmdline"
 	"github.com/ojs-pg/ojs-pg/internal/jsonbody"
+	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
@@ -42,8 +45,15 @@ func jobCommands() []*cli.Command {
 			Action: withAdmin("", listEvents),
 			Flags: append(queueAndTypeFlags(), limitFlag(), &cli.StringFlag{
 				Name: "since", Sources: cli.EnvVars("OJS_ADMIN_SINCE"),
-				Usage: "leave out events before this `TIME`, as in RFC 3339, or longer ago than this age, such as PT1H",
+				Usage: "leave out events before this `TIME`, as in RFC 3339, or longer ago than this age, such as 1h or PT1H",
 			}),
+		},
+		{
+			Name: "cancel", Usage: "cancel jobs", ArgsUsage: "ID...", Action: withAdmin("ID...", eachJob(cancelJob)),
+		},
+		{
+			Name: "retry", Usage: "have discarded jobs run again, dead letters among them", ArgsUsage: "ID...",
+			Action: withAdmin("ID...", eachJob(retryJob)),
 		},
 		{
 			Name: "blocked", Usage: "list tenants whose jobs cannot be handed out, with the queue and the reason",
@@ -166,6 +176,54 @@ func showJob(ctx context.Context, o *operator) error {
 	})
 }
 
+// changedJob is a job that cancel or retry has changed, as it is printed.
+type changedJob struct {
+	ID     string `json:"id"`
+	Tenant string `json:"tenant_id"`
+	Queue  string `json:"queue"`
+	Type   string `json:"type"`
+	State  string `json:"state"`
+}
+
+// eachJob returns an action that changes the jobs that the arguments name, one after the other. It
+// prints the jobs that were changed, and to stderr why another job was not. It fails if one was not.
+func eachJob(change func(context.Context, *operator, string) (sqlcgen.OjsJob, error)) func(context.Context, *operator) error {
+	return func(ctx context.Context, o *operator) error {
+		for _, id := range o.Args().Slice() {
+			if !jsonbody.IsUUID(id) {
+				return cmdline.Misuse(fmt.Errorf("%q is no job: ids are UUIDs in lowercase with hyphens", id))
+			}
+		}
+		done, failed := []changedJob{}, error(nil)
+		for _, id := range o.Args().Slice() {
+			job, err := change(ctx, o, id)
+			err = o.db.Err(err)
+			if known, is := errors.AsType[*pg.Error](err); err != nil && (!is || known.Status >= http.StatusInternalServerError) {
+				failed = err // the next job would fail, too
+				break
+			} else if err != nil {
+				fmt.Fprintln(o.Root().ErrWriter, plain(err))
+				failed = cmdline.Status(1)
+				continue
+			}
+			done = append(done, changedJob{job.ID, job.TenantID, job.Queue, job.Type, job.State})
+		}
+		columns := []admin.Column{column("id", ""), name("tenant_id", "tenant"), name("queue", ""), column("state", ""), spare("type", "")}
+		if err := table(ctx, o, done, columns); err != nil {
+			return err
+		}
+		return failed
+	}
+}
+
+func cancelJob(ctx context.Context, o *operator, id string) (sqlcgen.OjsJob, error) {
+	return o.sql.Cancel(ctx, sqlcgen.CancelParams{ID: id, Tenant: o.tenant})
+}
+
+func retryJob(ctx context.Context, o *operator, id string) (sqlcgen.OjsJob, error) {
+	return o.sql.Retry(ctx, sqlcgen.RetryParams{ID: id, Tenant: o.tenant})
+}
+
 // shownEvent is an event as it is printed. The row of the statement has the data as bytes, which
 // JSON would show in base64.
 type shownEvent struct {
@@ -217,9 +275,9 @@ func readSince(ctx context.Context, o *operator) (time.Time, error) {
 	if at, err := jsonbody.ParseTime(text); err == nil {
 		return at, nil
 	}
-	age, err := jsonbody.ParseDuration(text)
+	age, err := readDuration(text)
 	if err != nil {
-		return time.Time{}, cmdline.Misuse(fmt.Errorf("--since %q is neither a time, as in RFC 3339, nor an age such as PT1H", text))
+		return time.Time{}, cmdline.Misuse(fmt.Errorf("--since %q is neither a time, as in RFC 3339, nor an age such as 30m, 7d or PT1H", text))
 	}
 	return o.sql.Ago(ctx, age.Seconds())
 }

@@ -125,3 +125,38 @@ func TestAdminShowsBlockedTenants(t *testing.T) {
 		t.Errorf("for a tenant without jobs it is %s", got)
 	}
 }
+
+// Jobs are cancelled and retried by their ids, each for itself.
+func TestAdminCancelsAndRetriesJobs(t *testing.T) {
+	t.Parallel()
+	o := startOperating(t)
+	ids := pgtest.List[string](t, o.pool, "select id::text from ojs.jobs where queue = 'mail' order by id")
+	o.lines(o.admin(0, "cancel", ids[0], ids[1]), ids[0]+" acme mail cancelled", ids[1]+" acme mail cancelled")
+	if said := o.admin(1, "cancel", ids[0], ids[2]); !strings.Contains(said, "conflict: cannot cancel job "+ids[0]) ||
+		strings.Contains(said, "SQLSTATE") {
+		t.Error(said)
+	}
+	if state := pgtest.One[string](t, o.pool, "select state from ojs.jobs where id = $1", ids[2]); state != "cancelled" {
+		t.Errorf("the job after one that cannot be cancelled is %s", state)
+	}
+	dead := pgtest.One[string](t, o.pool, "select id::text from ojs.jobs where queue = 'dead'")
+	o.sql("select ojs.fetch('{dead}', 1, 'w')")
+	o.sql("select ojs.nack('" + dead + `', '{"code": "x", "message": "x"}')`)
+	o.admin(1, "--tenant", "acme", "retry", dead)
+	o.lines(o.admin(0, "retry", dead), dead+" globex dead available")
+	o.admin(2, "cancel")
+	o.admin(2, "retry", "7")
+}
+
+// A change for a misspelt tenant makes a tenant, which is said.
+func TestAdminTellsOfANewTenant(t *testing.T) {
+	t.Parallel()
+	o := startOperating(t)
+	for tenant, unknown := range map[string]bool{"acme": false, "gama": true} {
+		var out, told strings.Builder
+		if run([]string{"ojs-pg", "admin", "--database-url", o.url, "--tenant", tenant, "weigh", "3"}, &out, &told) != 0 ||
+			strings.Contains(told.String(), "tenant "+tenant+" was not known before") != unknown {
+			t.Errorf("%s: %s%s", tenant, &out, &told)
+		}
+	}
+}

@@ -18,12 +18,13 @@ import (
 func keyCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "key",
-		Usage: "make, list, rotate and revoke API keys",
+		Usage: "create, list, rotate and revoke API keys",
 		Description: `Needs the database only, no server. The login must be a member of ojs_operator or ojs_service.
 The secret of a key is printed once, when the key is made: the database has only its hash. Servers with
 --auth api-key ask clients for a key.
 
     ojs-pg key create --scope admin                               for an operator
+    ojs-pg key create --scope work --scope all-tenants            for a worker of all tenants
     ojs-pg key create --tenant acme --scope produce --scope read  for a tenant's producer`,
 		Flags: []cli.Flag{
 			databaseFlag(true),
@@ -31,24 +32,31 @@ The secret of a key is printed once, when the key is made: the database has only
 			wideFlag("OJS_KEY"),
 			&cli.StringFlag{
 				Name: "tenant", Sources: cli.EnvVars("OJS_KEY_TENANT"),
-				Usage: "`ID` of the tenant; if it is left out, the key is for an operator",
+				Usage: "`ID` of the tenant; if it is left out, the key needs the scope admin or all-tenants",
 			},
 			&cli.StringFlag{Name: "reason", Sources: cli.EnvVars("OJS_KEY_REASON"), Usage: "`TEXT` that says why, for the audit trail"},
 		},
+		Action: func(_ context.Context, c *cli.Command) error {
+			if err := cmdline.NoArguments(c); err != nil {
+				return err
+			}
+			return cli.ShowSubcommandHelp(c)
+		},
 		Commands: []*cli.Command{
 			{
-				Name: "create", Usage: "make a key, and print it with its secret", Action: withAdmin("", createKey),
+				Name: "create", Aliases: []string{"make"}, Usage: "make a key, and print it with its secret", Action: withAdmin("", createKey),
 				Flags: []cli.Flag{
 					&cli.StringSliceFlag{
 						Name: "scope", Sources: cli.EnvVars("OJS_KEY_SCOPE"),
-						Usage: "`SCOPE` of the key: produce, work, read or admin; may be given several times",
+						Usage: "`SCOPE` of the key: produce, work, read or admin; without --tenant also all-tenants, which admin includes; " +
+							"may be given several times",
 					},
 					&cli.StringSliceFlag{
 						Name: "queue", Sources: cli.EnvVars("OJS_KEY_QUEUE"),
 						Usage: "`NAME` of a queue that the key is for; all queues if it is left out",
 					},
 					&cli.StringFlag{Name: "name", Sources: cli.EnvVars("OJS_KEY_NAME"), Usage: "`TEXT` that says what the key is for"},
-					&cli.DurationFlag{
+					&durationFlag{
 						Name: "lasts", Sources: cli.EnvVars("OJS_KEY_LASTS"),
 						Usage: "`TIME` for which the key is valid, such as 720h; for ever if it is left out",
 					},
@@ -58,7 +66,7 @@ The secret of a key is printed once, when the key is made: the database has only
 			{
 				Name: "rotate", Usage: "make a key that replaces another key, and print it with its secret", ArgsUsage: "ID",
 				Action: withAdmin("ID", rotateKey),
-				Flags: []cli.Flag{&cli.DurationFlag{
+				Flags: []cli.Flag{&durationFlag{
 					Name: "overlap", Value: 24 * time.Hour, Sources: cli.EnvVars("OJS_KEY_OVERLAP"),
 					Usage: "`TIME` for which the old key stays valid",
 				}},
@@ -83,6 +91,9 @@ func createKey(ctx context.Context, o *operator) error {
 	if lasts := o.Duration("lasts"); lasts != 0 {
 		at := time.Now().Add(lasts)
 		params.ExpiresAt = &at
+	}
+	if err := o.noteNew(ctx, o.tenant); err != nil {
+		return err
 	}
 	key, err := o.sql.CreateAPIKey(ctx, params)
 	if err != nil {

@@ -92,6 +92,11 @@ func TestKeyCommand(t *testing.T) {
 	if !slices.Equal(got, []string{"a new shop", "leaked"}) {
 		t.Errorf("the audit trail has %q", got)
 	}
+	// A worker of all tenants need not be an operator.
+	if pool := o.one(o.key(0, "create", "--scope", "work", "--scope", "all-tenants")); pool.TenantID != nil ||
+		!slices.Equal(pool.Scopes, []string{"all-tenants", "work"}) {
+		t.Errorf("made %+v", pool)
+	}
 	// One that lasts ends by itself.
 	brief := o.one(o.key(0, "create", "--scope", "admin", "--lasts", "1h"))
 	pgtest.Exec(t, o.pool, "update ojs.api_key set expires_at = now() where id = $1", brief.ID)
@@ -108,15 +113,16 @@ func TestKeyCommand(t *testing.T) {
 		{2, []string{"rotate", made.Prefix}, `is not the ID of a key`},
 		{2, []string{"revoke"}, "needs ID"},
 		{2, []string{"create"}, "name what the key may do"},
+		{2, []string{"creat"}, `did you mean "ojs-pg key create"?`},
 		{1, []string{"revoke", "019539a4-b68c-7def-8000-1a2b3c4d5e6f"}, "no API key"},
 		{1, []string{"rotate", made.ID}, "rotated already"},
 		{1, []string{"rotate", last.ID}, "no valid API key"},
-		{1, []string{"create", "--scope", "produce"}, "needs the scope admin"},
+		{1, []string{"create", "--scope", "produce"}, "validation_error: a key without a tenant needs the scope all-tenants, too\nName the tenant."},
 		{1, []string{"--tenant", "acme", "create", "--scope", "everything"}, "scopes must be"},
 		{1, []string{"--tenant", "a b", "create", "--scope", "work"}, "tenant must match"},
 		{1, []string{"create", "--scope", "admin", "--lasts", "-1h"}, "expires_at must be in the future"},
 	} {
-		if said := o.key(c.status, c.args...); !strings.Contains(said, c.want) || strings.Contains(said, "22P02") {
+		if said := o.key(c.status, c.args...); !strings.Contains(said, c.want) || strings.Contains(said, "22P02") || strings.Contains(said, "SQLSTATE") {
 			t.Errorf("key %q says %s", c.args, said)
 		}
 	}

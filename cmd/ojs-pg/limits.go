@@ -63,6 +63,9 @@ func limits(ctx context.Context, o *operator) error {
 		if !jsontext.Value(text).IsValid() {
 			return cmdline.Misuse(fmt.Errorf("%s is not JSON", text))
 		}
+		if err := o.noteNew(ctx, o.tenant); err != nil {
+			return err
+		}
 		_, err := o.sql.ConfigureLimits(ctx, sqlcgen.ConfigureLimitsParams{
 			Tenant: *o.tenant, Limits: []byte(text), Queue: queue, Reason: given(o.String("reason")),
 		})
@@ -161,6 +164,9 @@ func giveTier(ctx context.Context, o *operator) error {
 		tier = nil
 	}
 	params := sqlcgen.SetTierParams{Tenant: *o.tenant, Tier: tier, Reason: given(o.String("reason"))}
+	if err := o.noteNew(ctx, o.tenant); err != nil {
+		return err
+	}
 	if _, err := o.sql.SetTier(ctx, params); err != nil {
 		return err
 	}

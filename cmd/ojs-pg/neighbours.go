@@ -37,7 +37,7 @@ func neighbourCommands() []*cli.Command {
 					Name: "factor", Sources: cli.EnvVars("OJS_ADMIN_FACTOR"),
 					Usage: "`PART` to which it is lowered, such as 0.2",
 				},
-				&cli.DurationFlag{
+				&durationFlag{
 					Name: "lasts", Sources: cli.EnvVars("OJS_ADMIN_LASTS"),
 					Usage: "`TIME` for which it is lowered, such as 30m",
 				},
@@ -97,6 +97,9 @@ func throttle(ctx context.Context, o *operator) error {
 	}
 	if lasts := o.Duration("lasts"); lasts != 0 {
 		params.Lasts = given(fmt.Sprintf("%d milliseconds", lasts/time.Millisecond))
+	}
+	if err := o.noteNew(ctx, o.tenant); err != nil {
+		return err
 	}
 	set, err := o.sql.Throttle(ctx, params)
 	if err != nil {

@@ -159,7 +159,7 @@ func serverFlags() []cli.Flag {
 	return append([]cli.Flag{
 		&cli.StringFlag{
 			Name: "listen", Value: "127.0.0.1:8080", Sources: cli.EnvVars("OJS_LISTEN"),
-			Usage: "`ADDRESS` on which HTTP requests are accepted",
+			Usage: "`ADDRESS`, as host:port, on which HTTP requests are accepted",
 		},
 		&cli.Int32Flag{
 			Name: "max-conns", Value: 16, Sources: cli.EnvVars("OJS_MAX_CONNS"),
@@ -167,16 +167,16 @@ func serverFlags() []cli.Flag {
 				"because the upkeep may keep one for hours", minConns),
 			Validator: cmdline.AtLeast[int32](minConns),
 		},
-		&cli.DurationFlag{
+		&durationFlag{
 			Name: "tick", Value: sched.Every, Sources: cli.EnvVars("OJS_TICK"),
 			Usage:     "`TIME` between two searches for due jobs and expired leases while there are many",
 			Validator: cmdline.AtLeast(time.Millisecond),
 		},
-		&cli.DurationFlag{
+		&durationFlag{
 			Name: "drain", Value: 20 * time.Second, Sources: cli.EnvVars("OJS_DRAIN"),
 			Usage: "`TIME` for requests under way to finish when the server stops", Validator: cmdline.AtLeast(time.Millisecond),
 		},
-		&cli.DurationFlag{
+		&durationFlag{
 			Name: "drain-delay", Value: time.Second, Sources: cli.EnvVars("OJS_DRAIN_DELAY"),
 			Usage:     "`TIME` for which a server that stops still accepts requests, while /ojs/v1/ready answers 503",
 			Validator: cmdline.AtLeast[time.Duration](0),

@@ -69,6 +69,9 @@ func suspend(ctx context.Context, o *operator) error {
 	if err != nil {
 		return err
 	}
+	if err := o.noteNew(ctx, &tenant); err != nil {
+		return err
+	}
 	row, err := o.sql.SuspendTenant(ctx, sqlcgen.SuspendTenantParams{Tenant: tenant, Reason: given(o.String("reason"))})
 	if err != nil {
 		return err

@@ -72,7 +72,7 @@ were. SHARE is the tenant's part of them, and IDEAL the part that its weight giv
 oldest waiting job has waited.`,
 		Flags: []cli.Flag{
 			databaseFlag(true),
-			&cli.DurationFlag{
+			&durationFlag{
 				Name: "interval", Value: 2 * time.Second, Sources: cli.EnvVars("OJS_TOP_INTERVAL"), Usage: "`TIME` between two screens",
 				Validator: cmdline.AtLeast(100 * time.Millisecond),
 			},

@@ -112,6 +112,10 @@ grant select on
     ojs.noisy_neighbours, ojs.api_keys, ojs.tiers
     to ojs_service, ojs_operator;
 
+-- Producers may not read ojs.tenant_shares and ojs.queue_demands. PostgreSQL checks the views in them
+-- first: without this grant its error would name a view that no page explains.
+grant select on ojs._usual_weight, ojs._shard_numbers to ojs_producer;
+
 -- The audit trail; a tenant's own part of it.
 grant select on ojs.audit_trail to ojs_service, ojs_operator, ojs_tenant;
 

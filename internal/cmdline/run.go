@@ -13,9 +13,14 @@ import (
 	"os/signal"
 	"runtime"
 	"runtime/debug"
+	"slices"
+	"strings"
 	"syscall"
+	"unicode"
 
 	"github.com/urfave/cli/v3"
+
+	"github.com/ojs-pg/ojs-pg/internal/names"
 )
 
 // Run runs a program and returns its exit status: 0 if it is done or a signal has stopped it in
@@ -87,6 +92,11 @@ func named(at *cli.Command, args []string) string {
 func prepare(c *cli.Command, began, mistake *string) {
 	c.OnUsageError = func(_ context.Context, c *cli.Command, err error, _ bool) error {
 		*mistake = c.FullName()
+		if unknown, is := strings.CutPrefix(err.Error(), "flag provided but not defined: -"); is {
+			if near := nearFlags(c, unknown); len(near) > 0 {
+				return fmt.Errorf("there is no option --%s; did you mean --%s?", unknown, strings.Join(near, " or --"))
+			}
+		}
 		return err
 	}
 	if action := c.Action; action != nil {
@@ -98,6 +108,29 @@ func prepare(c *cli.Command, began, mistake *string) {
 	for _, sub := range c.Commands {
 		prepare(sub, began, mistake)
 	}
+}
+
+// nearFlags returns at most two options of a command that an unknown one was probably meant for:
+// options whose names resemble it or have it as one of their words, then options whose help says the
+// word.
+func nearFlags(c *cli.Command, unknown string) []string {
+	var near, mentioned []string
+	unknown = strings.TrimLeft(unknown, "-")
+	for _, flag := range c.VisibleFlags() {
+		help := ""
+		if documented, ok := flag.(cli.DocGenerationFlag); ok {
+			help = documented.GetUsage()
+		}
+		name := flag.Names()[0]
+		words := strings.FieldsFunc(help, func(r rune) bool { return !unicode.IsLetter(r) && r != '-' })
+		if names.Resembles(unknown, name) || slices.Contains(strings.Split(name, "-"), unknown) {
+			near = append(near, name)
+		} else if slices.Contains(words, unknown) {
+			mentioned = append(mentioned, name)
+		}
+	}
+	near = append(near, mentioned...)
+	return near[:min(len(near), 2)]
 }
 
 // Version returns the version that a program shows, with those of Go and the platform. linked is

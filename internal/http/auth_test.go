@@ -159,6 +159,62 @@ func TestMT52TenantOfAnAPIKey(t *testing.T) {
 	a.do("GET", "/metrics", "", operator).want(200)
 }
 
+// A worker of all tenants settles the jobs of all tenants, and reaches nothing else. A producer or
+// reader of all tenants has to name one of them in each request.
+func TestKeysOfAllTenants(t *testing.T) {
+	t.Parallel()
+	a := guarded(t)
+	worker := a.key("", "{work,all-tenants}")
+	for _, tenant := range []string{"acme", "globex"} {
+		pgtest.Exec(t, a.pool, "select ojs.enqueue('a', p_tenant => $1)", tenant)
+	}
+	pgtest.Exec(t, a.pool, "select ojs.put_cron('nightly', '@daily', 'a', p_tenant => 'acme')")
+	fetched := a.do("POST", "/ojs/v1/workers/fetch", `{"queues": ["default"], "worker_id": "w", "count": 10}`, worker).want(200)
+	jobs, _ := fetched.get("jobs").([]any)
+	if len(jobs) != 2 {
+		t.Fatalf("fetched %s", fetched.body)
+	}
+	ids := []string{fetched.text("jobs.0.id"), fetched.text("jobs.1.id")}
+	a.do("POST", "/ojs/v1/workers/heartbeat", `{"worker_id": "w", "active_jobs": ["`+ids[0]+`"]}`, worker).want(200)
+	a.do("POST", "/ojs/v1/workers/ack", `{"job_id": "`+ids[0]+`", "worker_id": "w"}`, worker, "X-OJS-Tenant: initech").want(404)
+	a.do("POST", "/ojs/v1/workers/ack", `{"job_id": "`+ids[0]+`", "worker_id": "w"}`, worker).want(200)
+	a.do("POST", "/ojs/v1/workers/nack", `{"job_id": "`+ids[1]+`", "worker_id": "w", "error": {"code": "x", "message": "x"}}`,
+		worker).want(200)
+
+	client := a.key("", "{produce,read,all-tenants}")
+	before := a.trace()
+	for path, methods := range a.paths() {
+		for _, method := range methods {
+			scope, call := a.route(method, path).Scope, strings.NewReplacer(":id", ids[0], ":name", "default").Replace(path)
+			if scope == scopeOpen {
+				continue
+			}
+			if r := a.do(method, call, "", worker); scope != scopeWork && r.status != 403 {
+				t.Errorf("%s %s of a worker: %d %s", method, path, r.status, r.body)
+			}
+			r := a.do(method, call, "", client)
+			switch {
+			case scope == scopeWork || scope == scopeAdmin:
+				if r.status != 403 {
+					t.Errorf("%s %s of a client: %d %s", method, path, r.status, r.body)
+				}
+			case r.status != 400 || method != "HEAD" && r.text("error.details.field") != "X-OJS-Tenant":
+				t.Errorf("%s %s of a client that names no tenant: %d %s", method, path, r.status, r.body)
+			}
+		}
+	}
+	if after := a.trace(); after != before {
+		t.Errorf("what the queue held has changed: %s, before: %s", after, before)
+	}
+	const job = `{"type": "a", "args": []}`
+	made := a.do("POST", "/ojs/v1/jobs", job, client, "X-OJS-Tenant: acme").want(201).text("job.id")
+	a.do("GET", "/ojs/v1/jobs/"+made, "", client, "X-OJS-Tenant: acme").want(200)
+	a.do("GET", "/ojs/v1/jobs/"+made, "", client, "X-OJS-Tenant: globex").want(404)
+	if got := pgtest.One[string](t, a.pool, "select tenant_id from ojs.job where id = $1", made); got != "acme" {
+		t.Errorf("the job is %s's", got)
+	}
+}
+
 // busy makes a dead letter with the id someID in the queue default, an active job, and a cron job named
 // someID. It returns the ids of the two jobs.
 func (a *api) busy() (dead, active string) {

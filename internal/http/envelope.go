@@ -157,6 +157,13 @@ func (e *envelope) integer(key string) *int32 {
 // timeout returns the timeout in milliseconds, from timeout_ms or from the core's timeout, which is
 // in seconds (0: no limit). It fails if they disagree.
 func (e *envelope) timeout() *int32 {
+	for _, o := range [...]*jsonbody.Object{e.options, e.job} {
+		if raw := o.Raw("timeout"); raw != nil && jsonbody.Kind(raw) != "number" && jsonbody.Kind(raw) != "null" {
+			e.job.Fail(problems.Invalid(o.At("timeout"), "must be a number of seconds, such as 30, not %s; or use timeout_ms",
+				jsonbody.Kind(raw)).Tell("expected", "number").Tell("received", jsonbody.Kind(raw)))
+			return nil
+		}
+	}
 	seconds, at := e.job.Integer("timeout", 0), e.job.At("timeout")
 	if v := e.options.Integer("timeout", 0); v != nil {
 		if seconds != nil && *seconds != *v {
@@ -168,7 +175,7 @@ func (e *envelope) timeout() *int32 {
 		return e.integer("timeout_ms")
 	}
 	if int64(*seconds)*1000 > math.MaxInt32 {
-		e.job.Fail(problems.Invalid(at, "must be at most %d", math.MaxInt32/1000))
+		e.job.Fail(problems.Invalid(at, "is in seconds, and must be at most %d; or use timeout_ms", math.MaxInt32/1000))
 		return nil
 	}
 	ms := *seconds * 1000

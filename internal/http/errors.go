@@ -38,6 +38,7 @@ type problemWriter struct {
 
 	refused refusals
 	tenant  TenantHeaders
+	near    func(method, path string) string // the route that was probably meant, or ""
 }
 
 // newProblems makes a problemWriter with the rows of ojs.problem that db has loaded.
@@ -50,6 +51,9 @@ func newProblems(db *pg.DB, log *slog.Logger, background *background) *problemWr
 		// Several SQLSTATEs share a code. The code's own row is the first whose SQLSTATE begins
 		// with OJ.
 		row := db.Problems()[state]
+		if len(row.SQLState) < 5 {
+			row.Hint = "" // a class of SQLSTATEs has a hint that says nothing about one error
+		}
 		if known, taken := p.byCode[row.Code]; !taken || row.SQLState[:2] == "OJ" && known.SQLState[:2] != "OJ" {
 			p.byCode[row.Code] = row
 		}
@@ -138,6 +142,9 @@ func limitHeaders(h http.Header, problem *pg.Error) {
 // client wrote it, and without what a tenant must not learn.
 func (p *problemWriter) explain(c echo.Context, err error) *pg.Error {
 	problem := p.classify(err)
+	if routing, is := errors.AsType[*echo.HTTPError](err); is {
+		p.sayRoute(c, routing.Code, problem)
+	}
 	if _, told := problem.Details["depth"]; told && isTenants(c) {
 		// How many jobs other tenants have in the queue.
 		problem.Details = maps.Clone(problem.Details)
@@ -265,6 +272,35 @@ func (p *problemWriter) classify(err error) *pg.Error {
 		out.Field, out.Fault, out.Index, out.Details = "", "", nil, nil
 	}
 	return &out
+}
+
+// sayRoute tells a client that has missed a route which one was probably meant, or which methods the
+// route has.
+func (p *problemWriter) sayRoute(c echo.Context, status int, problem *pg.Error) {
+	switch status {
+	case http.StatusNotFound:
+		if p.near == nil {
+			return
+		}
+		if meant := p.near(c.Request().Method, c.Request().URL.Path); meant != "" {
+			problem.Message += "; " + meant + " is probably meant"
+			problem.Details = map[string]any{"meant": meant}
+		}
+	case http.StatusMethodNotAllowed:
+		if allowed := allowedMethods(c.Response().Header().Get(echo.HeaderAllow)); allowed != "" {
+			problem.Message += "; use " + allowed
+		}
+	}
+}
+
+// allowedMethods returns the methods of an Allow header as a sentence has them. It leaves out OPTIONS,
+// which the router adds, and HEAD, which stands beside every GET.
+func allowedMethods(header string) string {
+	methods := slices.DeleteFunc(strings.Split(strings.ReplaceAll(header, " ", ""), ","), func(m string) bool {
+		return m == "" || m == http.MethodOptions || m == http.MethodHead
+	})
+	slices.Sort(methods)
+	return strings.Join(methods, " or ")
 }
 
 // routingProblem translates an error of echo's router or of net/http.

@@ -27,7 +27,7 @@ func TestMisspeltFields(t *testing.T) {
 	for _, c := range []struct{ path, body, field, meant string }{
 		{"jobs", `{"type":"a","args":[],"priorty":5}`, "priorty", "priority"},
 		{"jobs", `{"type":"a","args":[],"scheduledAt":"+PT1H"}`, "scheduledAt", "scheduled_at"},
-		{"jobs", `{"type":"a","args":[],"delay":5}`, "delay", "delay_until"},
+		{"jobs", `{"type":"a","args":[],"delay":5}`, "delay", "scheduled_at"},
 		{"jobs", `{"type":"a","args":[],"options":{"max_attempt":5}}`, "options.max_attempt", "max_attempts"},
 		{"jobs", `{"type":"a","args":[],"options":{"retry":{"max_atempts":5}}}`, "options.retry.max_atempts", "max_attempts"},
 		{"jobs", `{"type":"a","args":[],"tenant":"acme"}`, "tenant", "meta.tenant_id, or the header X-OJS-Tenant,"},
@@ -82,10 +82,14 @@ func TestMisspeltFields(t *testing.T) {
 		{"workers/deregister", `{"worker":"w"}`, "worker", "worker_id"},
 		{"jobs/results", `{"job_ids":[]}`, "job_ids", "ids"},
 	} {
+		example := ""
+		if c.field == "delay" {
+			example = `, such as "+PT5M"`
+		}
 		for _, headers := range [][]string{nil, {"X-OJS-Tenant: acme"}} {
 			a.do("POST", "/ojs/v1/"+c.path, c.body, headers...).want(400).is(map[string]any{
 				"error.code": "invalid_request", "error.details.field": c.field,
-				"error.message": c.field + " is not known; " + c.meant + " is probably meant",
+				"error.message": c.field + " is not known; " + c.meant + " is probably meant" + example,
 			})
 		}
 	}

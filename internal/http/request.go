@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 
 	"github.com/labstack/echo/v4"
@@ -16,10 +17,13 @@ import (
 // principal is the caller of a request, as its credential identifies it.
 type principal struct {
 	Name   string   // shown in the audit trail and in the log
-	Tenant *string  // nil: an operator's credential
-	Scopes []string // produce, work, read, admin
+	Tenant *string  // nil: all tenants; the credential has the scope admin or all-tenants
+	Scopes []string // produce, work, read, admin, all-tenants
 	Queues []string // nil: all queues
 }
+
+// has reports whether the credential has a scope.
+func (p *principal) has(scope access) bool { return slices.Contains(p.Scopes, string(scope)) }
 
 const principalKey = "principal"
 

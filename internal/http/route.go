@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math"
 	"net/http"
 	"slices"
 	"strings"
@@ -111,6 +112,67 @@ func (s *Server) add(e *echo.Echo, method string, r *route) {
 	s.mounted[routeKey{method, r.Path}] = r
 }
 
+// nearRoute returns the method and path of the route that a request was probably meant for, or "". It
+// compares what follows the prefix, which clients forget, and accepts paths that resemble a route's,
+// or that are its end, as fetch is of workers/fetch.
+func (s *Server) nearRoute(method, path string) string {
+	words := strings.FieldsFunc(path, func(r rune) bool { return r == '/' })
+	for len(words) > 0 && slices.Contains([]string{"ojs", "api", "v1"}, words[0]) {
+		words = words[1:]
+	}
+	if len(words) == 0 || len(words) > 8 {
+		return ""
+	}
+	best, least := routeKey{}, math.MaxInt
+	for key := range s.mounted {
+		below, ok := strings.CutPrefix(key.path, v1+"/")
+		if !ok || key.method == http.MethodHead {
+			continue
+		}
+		far := distance(words, strings.Split(below, "/"))
+		if far < 0 {
+			continue
+		}
+		if far *= 2; key.method != method {
+			far++
+		}
+		if far < least || far == least && key.path+key.method < best.path+best.method {
+			best, least = key, far
+		}
+	}
+	if least == math.MaxInt {
+		return ""
+	}
+	return best.method + " " + best.path
+}
+
+// distance returns how many words of a request's path differ from those of a route, plus ten for each
+// word that is missing at its beginning. It returns -1 if the route was not meant.
+func distance(words, route []string) int {
+	missing := len(route) - len(words)
+	if missing < 0 || missing > 1 {
+		return -1
+	}
+	far, same := 10*missing, 0
+	for i, word := range words {
+		of := route[missing+i]
+		switch {
+		case strings.HasPrefix(of, ":"):
+			far++
+		case of == word:
+			same++
+		case missing == 0 && names.Resembles(word, of):
+			far, same = far+2, same+1
+		default:
+			return -1
+		}
+	}
+	if same == 0 {
+		return -1 // any word fits a parameter
+	}
+	return far
+}
+
 // paged holds the names of the query parameters that paging reads. It ends with a space, so that
 // more names can follow.
 const paged = "limit offset page per_page "
@@ -138,7 +200,11 @@ func spelled(next echo.HandlerFunc, known []string) echo.HandlerFunc {
 			}
 			at := problems.Clip(name)
 			err := problems.Refuse(problems.CodeUnsupported, at, "the query of this route has no parameter %s", at)
-			switch meant := jsonbody.Resembled(name, known); {
+			meant := jsonbody.Resembled(name, known)
+			if alias := queryAliases[strings.ToLower(name)]; meant == "" && slices.Contains(known, alias) {
+				meant = alias
+			}
+			switch {
 			case meant != "":
 				err = jsonbody.Misnamed(at, meant)
 			case names.IsTenant(name):
@@ -150,6 +216,13 @@ func spelled(next echo.HandlerFunc, known []string) echo.HandlerFunc {
 		}
 		return next(c)
 	}
+}
+
+// queryAliases are names that clients write for parameters of a query.
+var queryAliases = map[string]string{
+	"status": "state", "job_state": "state", "queue_name": "queue", "job_type": "type", "kind": "type",
+	"size": "limit", "count": "limit", "page_size": "limit", "max": "limit", "skip": "offset", "start": "offset",
+	"after": "cursor", "from": "since", "to": "until",
 }
 
 // ofTenant wraps next and applies the tenant in the query as the tenant of the request. It refuses
@@ -192,7 +265,7 @@ func (s *Server) routeOf(c echo.Context) *route {
 // Allow refuses a principal that lacks the scope of the route. It also refuses a principal of one
 // tenant on a route that is not scoped.
 func (r *route) Allow(p *principal) error {
-	if !slices.Contains(p.Scopes, string(r.Scope)) && !slices.Contains(p.Scopes, string(scopeAdmin)) {
+	if !p.has(r.Scope) && !p.has(scopeAdmin) {
 		return problems.Forbidden("scope", "Use a credential with the scope "+string(r.Scope)+".", map[string]any{"scope": r.Scope},
 			"the credential does not have the scope %s", r.Scope)
 	}
@@ -211,12 +284,31 @@ func (s *Server) scoped(next echo.HandlerFunc) echo.HandlerFunc {
 			jsonbody.Drain(c.Request())
 			return err
 		}
-		if err := r.bound(principalOf(c)); err != nil {
+		if err = r.bound(principalOf(c)); err == nil {
+			err = s.named(c, r)
+		}
+		if err != nil {
 			jsonbody.Drain(c.Request())
 			return err
 		}
 		return asBound(c, next(c))
 	}
+}
+
+// named refuses a request that names no tenant, if its credential is for all tenants without the
+// scope admin. Only the routes of workers act for all tenants at once with such a credential: on
+// other routes a forgotten header would read, retry or delete jobs of all tenants.
+func (s *Server) named(c echo.Context, r *request) error {
+	p, route := principalOf(c), s.routeOf(c)
+	if p == nil || p.Tenant != nil || r.tenant != nil || route == nil || route.Scope == scopeWork || p.has(scopeAdmin) {
+		return nil
+	}
+	header := names.TenantHeader
+	if len(s.problems.tenant) > 0 {
+		header = s.problems.tenant[0]
+	}
+	return problems.Refuse(problems.CodeInvalidRequest, header,
+		"the credential is for all tenants and has not the scope admin: name the tenant by the header %s", header)
 }
 
 // patiently runs call, a change in a transaction of its own that the audit trail records with the

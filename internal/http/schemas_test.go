@@ -678,7 +678,7 @@ func poolSchemas() map[string]named {
 }
 
 func keySchemas() map[string]named {
-	scopes := func() schema { return list(oneOf("produce", "work", "read", "admin")) }
+	scopes := func() schema { return list(oneOf("produce", "work", "read", "admin", "all-tenants")) }
 	p := func() props {
 		return props{
 			"id": uuidText(), "scopes": scopes(), "state": oneOf("valid", "expired", "revoked"),

@@ -86,6 +86,7 @@ func New(cfg Config) *Server {
 		tokens:   cfg.Tokens,
 	}
 	s.problems = newProblems(cfg.DB, cfg.Logger, &s.background)
+	s.problems.near = s.nearRoute
 	if cfg.TenantHeaders != nil {
 		s.problems.tenant = cfg.TenantHeaders
 	}

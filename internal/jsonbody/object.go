@@ -138,7 +138,9 @@ func checkContentType(h http.Header) error {
 	}
 	media, params, err := mime.ParseMediaType(values[0])
 	if len(values) > 1 || err != nil || media != ContentType && media != "application/json" {
-		return problems.Invalid("Content-Type", "must be %s or application/json", ContentType)
+		err := problems.Invalid("Content-Type", "must be %s or application/json", ContentType)
+		err.Hint = "Add the header Content-Type: application/json; with curl -H 'Content-Type: application/json'."
+		return err
 	}
 	if charset, ok := params["charset"]; ok && !strings.EqualFold(charset, "utf-8") {
 		return problems.Invalid("Content-Type", "must not name a charset other than utf-8")
@@ -535,7 +537,12 @@ func (o *Object) When(key string, now time.Time) *time.Time {
 		at := now.Add(d).UTC()
 		return &at
 	}
-	return o.Time(key)
+	at, err := ParseTime(*v)
+	if err != nil {
+		o.Fail(problems.Invalid(o.At(key), "%s, or + and an ISO 8601 duration, such as +PT5M", err))
+		return nil
+	}
+	return &at
 }
 
 // Time reads an optional time: RFC 3339 with an offset.

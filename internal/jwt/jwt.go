@@ -30,7 +30,11 @@ var (
 )
 
 // Scopes are what a token can allow. It may hold others, which are for other services.
-var Scopes = []string{"produce", "work", "read", "admin"}
+var Scopes = []string{"produce", "work", "read", "admin", AllTenants}
+
+// AllTenants is the scope without which a token needs a tenant, unless it has the scope admin. An
+// issuer that forgets the tenant would make tokens for all tenants otherwise.
+const AllTenants = "all-tenants"
 
 // Config says which tokens are accepted.
 type Config struct {
@@ -48,7 +52,7 @@ type Config struct {
 // Caller is the identity in a verified token.
 type Caller struct {
 	Subject string  // at most 255 visible characters: it stands in logs and in the audit trail
-	Tenant  *string // nil: an operator, whose token has the scope admin
+	Tenant  *string // nil: all tenants; the token has the scope admin or AllTenants
 	Scopes  []string
 	Queues  []string // nil: all queues
 	Expires time.Time
@@ -271,8 +275,8 @@ func (cfg *Config) read(claims map[string]json.RawMessage, to *Caller) error {
 	}
 	raw, named := claims[cfg.TenantClaim]
 	if !named {
-		if !slices.Contains(to.Scopes, "admin") {
-			return invalid(BadClaims, "it names no tenant in %s, and has not the scope admin", cfg.TenantClaim)
+		if !slices.Contains(to.Scopes, "admin") && !slices.Contains(to.Scopes, AllTenants) {
+			return invalid(BadClaims, "it names no tenant in %s, and has neither the scope admin nor %s", cfg.TenantClaim, AllTenants)
 		}
 		return nil
 	}

@@ -17,9 +17,9 @@ type OjsApiKeys struct {
 	ID string `json:"id"`
 	// The first characters of the secret.
 	Prefix string `json:"prefix"`
-	// The tenant that its bearer acts for; null: an operator, for all tenants.
+	// The tenant that its bearer acts for; null: all tenants.
 	TenantID *string `json:"tenant_id"`
-	// What its bearer may do: produce, work, read, admin.
+	// What its bearer may do: produce, work, read, admin; and all-tenants, see ojs.create_api_key.
 	Scopes []string `json:"scopes"`
 	// The queues that its bearer may use: jobs and cron jobs in other queues are refused; null: all.
 	Queues []string `json:"queues"`

@@ -25,8 +25,8 @@ language sql immutable
 as $$
     select '{"tenant": "meta.tenant_id", "tenantid": "meta.tenant_id", "xtenantid": "meta.tenant_id", "ojstenant": "meta.tenant_id",
         "leasetoken": "lease", "leaseid": "lease", "idempotencykey": "idempotency_key of the request",
-        "delay": "delay_until", "delayms": "delay_until", "delayseconds": "delay_until", "countdown": "delay_until",
-        "performin": "delay_until", "schedulein": "delay_until", "wait": "delay_until",
+        "delay": "scheduled_at", "delayms": "scheduled_at", "delayseconds": "scheduled_at", "countdown": "scheduled_at",
+        "performin": "scheduled_at", "schedulein": "scheduled_at", "wait": "scheduled_at",
         "runat": "scheduled_at", "performat": "scheduled_at", "processat": "scheduled_at", "enqueueat": "scheduled_at",
         "startafter": "scheduled_at", "startat": "scheduled_at", "notbefore": "scheduled_at", "eta": "scheduled_at",
         "waituntil": "scheduled_at", "at": "scheduled_at", "scheduledfor": "scheduled_at",
@@ -110,7 +110,10 @@ comment on function ojs._retry_misspelt(jsonb) is
 create or replace function ojs._nearly(p_given json, p_path text, p_known text[], p_aliases jsonb) returns ojs.violation
 language sql immutable
 as $$
-    select row('OJ400', p_path || n.name, format('%s is not known; %s is probably meant', p_path || n.name, n.meant))::ojs.violation
+    select row('OJ400', p_path || n.name, format('%s is not known; %s is probably meant%s', p_path || n.name, n.meant,
+        -- Who misspells a name knows the form of the value. Who has it from another system does not.
+        case when not p_aliases ? ojs._plain_name(n.name) then '' when n.meant in ('scheduled_at', 'expires_at') then ', such as "+PT5M"'
+            when n.meant = 'timeout' then ', in seconds' end))::ojs.violation
     from (
         select g.name, coalesce(nullif(p_aliases ->> ojs._plain_name(g.name), g.name),
             (select k from unnest(p_known) k where ojs._resembles(g.name, k) limit 1)) as meant

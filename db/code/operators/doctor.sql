@@ -192,7 +192,8 @@ as $$
             format('The clock is %s late.', date_trunc('second', l.late)),
             'Look at the log of the server on duty, and for what holds its statements up.', 'lost-server.md'),
         (c.held_at is null and c.on_duty and c.rolled_up_ago > interval '30 seconds', 'warning', 'clock',
-            format('Statistics were brought up to date %s ago: reading them becomes slow.', date_trunc('second', c.rolled_up_ago)),
+            format('Changes have waited for %s to be added to the statistics: reading them becomes slow.',
+                date_trunc('second', c.rolled_up_ago)),
             'Look at the log of the server on duty, and for what holds its statements up.', 'lost-server.md'),
         (c.journal_rows > 10000, 'warning', 'clock', 'More than 10,000 rows of the journal wait for a decision.',
             'Look for a transaction that holds the lane, or a large one that has just committed.', 'long-transaction.md')

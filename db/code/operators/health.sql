@@ -108,6 +108,7 @@ as $$
 declare
     v_now  timestamptz := ojs.now();
     v_at   timestamptz;
+    v_oldest timestamptz;
     v_mark ojs.clock_mark := (select m from ojs.clock_mark m order by m.rev desc limit 1);
     v_roll ojs.tally_mark := (select t from ojs.tally_mark t order by t.rev desc limit 1);
 begin
@@ -117,8 +118,10 @@ begin
     if not restored then
         journal_rows := (select count(*) from (select from ojs._unfolded() limit 10001) u);
         v_at := greatest(v_roll.at, (select d.since from ojs.duty d));
-        rolled_up_ago := case when not exists (select from ojs._since(v_roll.snapshot, null, false)) then '0'
-            when isfinite(v_at) then v_now - v_at end;
+        -- The mark stays where it is while nothing happens, so that the first change after an idle hour
+        -- would look an hour late. 10,000 changes are enough to tell that a roll-up is late.
+        v_oldest := (select min(s.at) from (select m.at from ojs._since(v_roll.snapshot, null, false) m limit 10000) s);
+        rolled_up_ago := case when v_oldest is null then '0' when isfinite(v_at) then greatest(v_now - greatest(v_at, v_oldest), '0') end;
     end if;
 end;
 $$;
@@ -147,7 +150,7 @@ there is none.';
 comment on column ojs.clock_status.journal_rows is
 'Rows of ojs.journal that the next decision has to fold; 10001: more than 10,000.';
 comment on column ojs.clock_status.rolled_up_ago is
-'How long ago ojs.tally was brought up to date, or a server came on duty since then; 0: nothing has
-happened since; null: never.';
+'For how long changes have waited until ojs.tally is brought up to date, by a server that was on duty
+all the time; 0: none waits; null: it never was.';
 comment on column ojs.clock_status.restored is
 'Whether the rows come from another cluster: the next tick begins dispatch anew.';

@@ -70,7 +70,21 @@ begin
         ('enqueue', 'not after a time (p_ttl)', $w$p_expires_at => now() + interval '1 hour'$w$),
         ('enqueue', 'not yet (p_state)', 'p_pending => true'),
         ('enqueue', 'data of your own (p_metadata)', $w$p_meta => '{"order": 17}'$w$),
-        ('enqueue', 'only once (p_idempotency_key)', $w$ojs.enqueue_once('order-17', '[{...}]')$w$)
+        ('enqueue', 'only once (p_idempotency_key)', $w$ojs.enqueue_once('order-17', '[{...}]')$w$),
+        ('fetch', 'a job of one queue', $w$ojs.fetch('{default}')$w$),
+        ('fetch', 'of several queues (a list)', $w$ojs.fetch(array['mail', 'default'])$w$),
+        ('fetch', 'more jobs (p_limit)', $w$ojs.fetch('{default}', 10)$w$),
+        ('fetch', 'a longer lease (p_lease)', $w$ojs.fetch('{default}', p_visibility_timeout_ms => 60000)$w$),
+        ('fetch', 'jobs of one tenant (tenant)', $w$ojs.fetch('{default}', p_tenant => 'acme')$w$),
+        ('ack', 'the job is done', 'ojs.ack(id, lease)'),
+        ('ack', 'with a result (p_output)', $w$ojs.ack(id, lease, '{"sent": true}')$w$),
+        ('nack', 'the job failed', $w$ojs.nack(id, '{"message": "full"}', lease)$w$),
+        ('nack', 'with a type', $w$'{"type": "Full", "message": "full"}'$w$),
+        ('nack', 'no more tries', $w$'{"message": "full", "retryable": false}'$w$),
+        ('nack', 'again at once', 'p_requeue => true'),
+        ('cancel', 'one job (delete from ojs.jobs)', 'ojs.cancel(id)'),
+        ('cancel', 'many jobs', $w$ojs.cancel_many(array[id, id])$w$),
+        ('reprioritize', 'other priority (update ojs.jobs)', 'ojs.reprioritize(id, 10)')
     ) h(of_function, you_want, you_write)
     where h.of_function = p_function
     union all

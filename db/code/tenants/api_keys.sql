@@ -9,8 +9,8 @@ comment on column ojs.api_key.prefix is
 'The first characters of the secret, shown in logs and lists.';
 comment on column ojs.api_key.hash is 'SHA-256 of the secret, which has 244 random bits.';
 comment on column ojs.api_key.tenant_id is
-'The tenant that its bearer acts for; null: an operator, for all tenants.';
-comment on column ojs.api_key.scopes is 'What its bearer may do: produce, work, read, admin.';
+'The tenant that its bearer acts for; null: all tenants.';
+comment on column ojs.api_key.scopes is 'What its bearer may do: produce, work, read, admin; and all-tenants, see ojs.create_api_key.';
 comment on column ojs.api_key.queues is
 'The queues that its bearer may use: jobs and cron jobs in other queues are refused; null: all.';
 comment on column ojs.api_key.name is 'A name that says what it is for.';
@@ -33,8 +33,8 @@ comment on view ojs.api_keys is 'Credentials for HTTP, without their hashes; for
 comment on column ojs.api_keys.id is 'The id by which operators name it.';
 comment on column ojs.api_keys.prefix is 'The first characters of the secret.';
 comment on column ojs.api_keys.tenant_id is
-'The tenant that its bearer acts for; null: an operator, for all tenants.';
-comment on column ojs.api_keys.scopes is 'What its bearer may do: produce, work, read, admin.';
+'The tenant that its bearer acts for; null: all tenants.';
+comment on column ojs.api_keys.scopes is 'What its bearer may do: produce, work, read, admin; and all-tenants, see ojs.create_api_key.';
 comment on column ojs.api_keys.queues is
 'The queues that its bearer may use: jobs and cron jobs in other queues are refused; null: all.';
 comment on column ojs.api_keys.name is 'A name that says what it is for.';
@@ -70,11 +70,17 @@ declare
 begin
     if p_tenant is not null and not ojs._tenant_valid(p_tenant) then
         perform ojs._raise('OJ400', 'tenant must match ^[a-zA-Z0-9][a-zA-Z0-9._:-]*$ and have at most 256 bytes', '{"field": "tenant"}');
-    elsif (cardinality(p_scopes) > 0 and p_scopes <@ '{produce,work,read,admin}') is not true then
-        perform ojs._raise('OJ422', 'scopes must be one or more of produce, work, read, admin', '{"field": "scopes"}');
-    elsif p_tenant is null and not 'admin' = any (p_scopes) then
+    elsif (cardinality(p_scopes) > 0 and p_scopes <@ '{produce,work,read,admin,all-tenants}') is not true
+        or p_scopes <@ '{all-tenants}' then
+        perform ojs._raise('OJ422', 'scopes must be one or more of produce, work, read, admin; all-tenants stands beside one of them',
+            '{"field": "scopes"}');
+    elsif p_tenant is null and not p_scopes && '{admin,all-tenants}' then
         -- Otherwise a call that forgets the tenant would make a key for all tenants.
-        perform ojs._raise('OJ422', 'a key of no tenant is an operator''s and needs the scope admin', '{"field": "tenant"}');
+        perform ojs._raise('OJ422', 'a key without a tenant needs the scope all-tenants, too', '{"field": "tenant"}',
+            'Name the tenant. For a worker of all tenants use the scopes work and all-tenants; for an operator use admin.');
+    elsif p_tenant is not null and 'all-tenants' = any (p_scopes) then
+        perform ojs._raise('OJ422', 'a key of one tenant cannot have the scope all-tenants', '{"field": "scopes"}',
+            'Leave out the tenant, or the scope all-tenants.');
     elsif exists (select from unnest(p_queues) q where ojs._queue_name(q) is not true) or cardinality(p_queues) not between 1 and 100 then
         perform ojs._raise('OJ400', 'queues must be at most 100 names of queues', '{"field": "queues"}');
     elsif length(p_name) > 255 then
@@ -91,10 +97,12 @@ end;
 $$;
 comment on function ojs.create_api_key(text, text[], text, text[], timestamptz) is
 'Makes an API key and returns it with its secret, which is shown only this once.
-p_tenant: the tenant that its bearer acts for; null: an operator, with the scope admin.
+p_tenant: the tenant that its bearer acts for; null: all tenants, which needs the scope admin or
+all-tenants.
 p_scopes: produce (enqueue, cancel, activate, cron and dead letters), work (fetch, ack, nack,
 heartbeat), read (jobs, queues, statistics, events), admin (everything; with a tenant, everything
-about that tenant).
+about that tenant). all-tenants stands beside produce, work or read in a key without a tenant: work
+then reaches the jobs of all tenants; to produce and to read, each request names its tenant.
 p_queues: its bearer may use only these queues.
 Raises invalid_request, validation_error.';
 
