@@ -52,7 +52,8 @@ func TestErrorsNameWhatWasMeant(t *testing.T) {
 	job := a.do("POST", "/ojs/v1/workers/fetch", `{"queues": ["default"], "worker_id": "w"}`).want(200)
 	ack := `{"job_id": "` + job.text("jobs.0.id") + `", "lease": "` + job.text("jobs.0.lease") + `"}`
 	a.do("POST", "/ojs/v1/workers/ack", ack).want(200)
-	if again := a.do("POST", "/ojs/v1/workers/ack", ack).want(409); !strings.Contains(again.text("error.hint"), "earlier request of your own") {
+	again := a.do("POST", "/ojs/v1/workers/ack", ack).want(409)
+	if !strings.Contains(again.text("error.hint"), "earlier request of your own") {
 		t.Errorf("a second ACK: %s", again.body)
 	}
 }
