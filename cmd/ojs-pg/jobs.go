@@ -277,7 +277,7 @@ func readSince(ctx context.Context, o *operator) (time.Time, error) {
 	}
 	age, err := readDuration(text)
 	if err != nil {
-		return time.Time{}, cmdline.Misuse(fmt.Errorf("--since %q is neither a time, as in RFC 3339, nor an age such as 30m, 7d or PT1H", text))
+		return time.Time{}, cmdline.Misuse(fmt.Errorf("--since %q is neither a time, as in RFC 3339, nor an age such as 30m or PT1H", text))
 	}
 	return o.sql.Ago(ctx, age.Seconds())
 }

@@ -44,11 +44,12 @@ The secret of a key is printed once, when the key is made: the database has only
 		},
 		Commands: []*cli.Command{
 			{
-				Name: "create", Aliases: []string{"make"}, Usage: "make a key, and print it with its secret", Action: withAdmin("", createKey),
+				Name: "create", Aliases: []string{"make"}, Action: withAdmin("", createKey),
+				Usage: "make a key, and print it with its secret",
 				Flags: []cli.Flag{
 					&cli.StringSliceFlag{
 						Name: "scope", Sources: cli.EnvVars("OJS_KEY_SCOPE"),
-						Usage: "`SCOPE` of the key: produce, work, read or admin; without --tenant also all-tenants, which admin includes; " +
+						Usage: "`SCOPE` of the key: produce, work, read or admin; without --tenant also all-tenants; " +
 							"may be given several times",
 					},
 					&cli.StringSliceFlag{

@@ -3,7 +3,6 @@ package httpapi
 import (
 	"context"
 	"errors"
-	"slices"
 	"strconv"
 
 	"github.com/labstack/echo/v4"
@@ -21,9 +20,6 @@ type principal struct {
 	Scopes []string // produce, work, read, admin, all-tenants
 	Queues []string // nil: all queues
 }
-
-// has reports whether the credential has a scope.
-func (p *principal) has(scope access) bool { return slices.Contains(p.Scopes, string(scope)) }
 
 const principalKey = "principal"
 

@@ -262,6 +262,9 @@ func (s *Server) routeOf(c echo.Context) *route {
 	return s.mounted[routeKey{c.Request().Method, c.Path()}]
 }
 
+// has reports whether the credential has a scope.
+func (p *principal) has(scope access) bool { return slices.Contains(p.Scopes, string(scope)) }
+
 // Allow refuses a principal that lacks the scope of the route. It also refuses a principal of one
 // tenant on a route that is not scoped.
 func (r *route) Allow(p *principal) error {
