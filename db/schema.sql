@@ -2259,6 +2259,16 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._check_entry(p_tenant text, p_config jsonb) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+    if p_config ? 'tenant_id' and p_config -> 'tenant_id' <> to_jsonb(p_tenant) then
+        perform ojs._raise('OJ400', 'tenant_id is another tenant than the one that is configured', '{"field": "tenant_id"}');
+    end if;
+end;
+$$;
+
 CREATE FUNCTION ojs._check_fairness(p_fairness jsonb, p_of_queue boolean) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -14346,7 +14356,7 @@ begin
     if p_kind = 'tier' then
         perform ojs._check_tier(p_name), ojs._tier_fields(v_config);
     elsif p_kind = 'tenant' then
-        perform ojs._check_tenant(p_name), ojs._tenant_fields(v_config);
+        perform ojs._check_tenant(p_name), ojs._tenant_fields(v_config), ojs._check_entry(p_name, v_config);
     else
         perform ojs._raise('OJ400', 'kind must be "tier" or "tenant"', '{"field": "kind"}');
     end if;
@@ -16250,6 +16260,7 @@ declare
     v_before text := ojs._because(p_reason);
 begin
     perform ojs._check_tenant(p_tenant);
+    perform ojs._check_entry(p_tenant, p_config::jsonb);
     perform ojs._alone_with_queues();
     perform ojs._fit_tenant(p_tenant, v_fields, p_reason);
     perform set_config('ojs.reason', v_before, true);
@@ -16739,6 +16750,13 @@ begin
         perform ojs._raise('OJ400', 'max_replays must be an integer between 1 and 1000', '{"field": "max_replays"}');
     elsif not ojs._tenant_valid(p_of_tenant) then
         perform ojs._raise('OJ400', 'of_tenant is no valid tenant', '{"field": "of_tenant"}');
+    elsif not ojs._queue_name(p_queue) then
+        perform ojs._raise('OJ400', 'queue must consist of a-z, 0-9, - and ., begin with a letter or digit and have at most 128 characters',
+            '{"field": "queue"}');
+    elsif p_type = '' then
+        perform ojs._raise('OJ400', 'type must not be empty', '{"field": "type"}');
+    elsif p_error_type = '' then
+        perform ojs._raise('OJ400', 'error_type must not be empty', '{"field": "error_type"}');
     elsif p_enabled is null then
         perform ojs._raise('OJ400', 'enabled must be true or false', '{"field": "enabled"}');
     end if;
