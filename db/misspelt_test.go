@@ -1,6 +1,7 @@
 package db_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/ojs-pg/ojs-pg/internal/names"
@@ -245,4 +246,27 @@ func TestHintsOfWhatIsNotThere(t *testing.T) {
 			t.Errorf("%s: %s, want %s", call, got.Hint, want)
 		}
 	}
+}
+
+// An entry that names another tenant sets nothing, and a rule for a queue that cannot exist is refused:
+// it would never retry a job, without a word.
+func TestScopesThatCannotBeMeantAreRefused(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	operator := d.Operator()
+	for _, c := range []struct{ call, field string }{
+		{`ojs.put_tenant('acme', '{"tenant_id": "globex", "weight": 9}')`, "tenant_id"},
+		{`ojs.put_tenant('acme', '{"tenant_id": null, "weight": 9}')`, "tenant_id"},
+		{`ojs.configure_static('tenant', 'acme', '{"tenant_id": "globex"}')`, "tenant_id"},
+		{`ojs.set_replay_rule('r', p_queue => '')`, "queue"},
+		{`ojs.set_replay_rule('r', p_queue => 'MAIL')`, "queue"},
+		{`ojs.set_replay_rule('r', p_queue => 'mail,more')`, "queue"},
+		{`ojs.set_replay_rule('r', p_type => '')`, "type"},
+		{`ojs.set_replay_rule('r', p_error_type => '')`, "error_type"},
+	} {
+		if got := refused(t, operator, "OJ400", "select "+c.call); !strings.Contains(got.Detail, `"field": "`+c.field+`"`) {
+			t.Errorf("%s: %s %s", c.call, got.Message, got.Detail)
+		}
+	}
+	exec(t, operator, `select ojs.put_tenant('acme', '{"tenant_id": "acme", "weight": 9}'), ojs.set_replay_rule('r', p_queue => 'mail')`)
 }

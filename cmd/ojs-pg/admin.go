@@ -132,7 +132,7 @@ func schedulingCommand() *cli.Command {
 		Name: "scheduling", Usage: "show how many jobs were handed out of each queue, and how long they had waited", Flags: pageFlags(),
 		Action: withAdmin("", listScheduling),
 		Commands: []*cli.Command{{
-			Name: "tenants", Usage: "show the share that each tenant was due, and the share that it got", Flags: pageFlags(),
+			Name: "tenants", Usage: "show the share that each tenant was due, and the share that it got",
 			Action: withAdmin("", listShares),
 		}},
 	}
@@ -154,12 +154,15 @@ func dispatchCommand() *cli.Command {
 
 // deadLettersCommand returns the command that counts, retries and deletes dead letters.
 func deadLettersCommand() *cli.Command {
-	bulk := append(filterFlags(),
+	// The options of the filter are those of dead-letters itself. If retry and purge had options of the
+	// same names, `dead-letters --queue mail purge` would pass over the queue.
+	bulk := []cli.Flag{
 		&cli.Int32Flag{
 			Name: "limit", Value: 1000, Sources: cli.EnvVars("OJS_ADMIN_LIMIT"),
 			Usage: "change at most so many `JOBS`", Validator: cmdline.Between[int32](1, 10000),
 		},
-		&cli.BoolFlag{Name: "yes", Sources: cli.EnvVars("OJS_ADMIN_YES"), Usage: "do it; without this option nothing is changed"})
+		&cli.BoolFlag{Name: "yes", Sources: cli.EnvVars("OJS_ADMIN_YES"), Usage: "do it; without this option nothing is changed"},
+	}
 	return &cli.Command{
 		Name: "dead-letters", Usage: "count the dead letters that match a filter", Flags: filterFlags(),
 		Commands: []*cli.Command{
@@ -239,6 +242,9 @@ func withAdmin(argument string, do func(context.Context, *operator) error) cli.A
 		}
 		if c.Args().Len() < most && argument[0] != '[' {
 			return cmdline.Misuse(fmt.Errorf("%s needs %s", c.FullName(), argument))
+		}
+		if err := cmdline.Meant(c, "reason", "name", "database-url"); err != nil {
+			return err
 		}
 		url, err := databaseURL(c)
 		if err != nil {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -349,4 +350,81 @@ func TestAdminMistakes(t *testing.T) {
 			t.Errorf("admin %s ends with %d, want 2 and %q in:\n%s", tc.args, status, tc.want, output)
 		}
 	}
+}
+
+// An option that is empty, an argument that is empty, and an option that is given twice act on nothing:
+// the command would act on everything, or pass over one of the two values.
+func TestAdminGuessesNoScope(t *testing.T) {
+	o := startOperating(t)
+	o.sql(`select ojs.nack(f.id, '{"code": "boom", "message": "no"}') from ojs.fetch('{dead}') f`)
+	o.sql(`select ojs.register_worker('w1')`)
+	for _, c := range []struct{ args, says string }{
+		{"--tenant= pause mail", "--tenant is empty"},
+		{"pause mail --tenant=", "--tenant is empty"},
+		{"--tenant acme pause ", "the argument of ojs-pg admin pause is empty"},
+		{"direct --worker= terminate", "--worker is empty"},
+		{"--tenant= direct terminate", "--tenant is empty"},
+		{"dispatch hold --tenant=", "--tenant is empty"},
+		{"--tenant acme weigh --queue= 5", "--queue is empty"},
+		{`--tenant acme limits --queue= {"max_queue_depth":5}`, "--queue is empty"},
+		{"dead-letters purge --yes --queue=", "--queue is empty"},
+		{"dead-letters --queue= purge --yes", "--queue is empty"},
+		{"dead-letters purge --yes --type=", "--type is empty"},
+		{"dead-letters purge --yes --error-type=", "--error-type is empty"},
+		{"dead-letters retry --yes --older-than=", "--older-than is empty"},
+		{"dead-letters purge --yes --queue mail --queue dead", "--queue is given more than once"},
+		{"--tenant acme dead-letters purge --yes --tenant globex", "--tenant is given more than once"},
+		{"jobs ", "the argument of ojs-pg admin jobs is empty"},
+	} {
+		if got := o.admin(2, strings.Split(c.args, " ")...); !strings.Contains(got, c.says) {
+			t.Errorf("%q: %s, want %s", c.args, got, c.says)
+		}
+	}
+	t.Setenv("OJS_ADMIN_TENANT", "")
+	if got := o.admin(2, "pause", "mail"); !strings.Contains(got, "--tenant is empty") {
+		t.Error(got)
+	}
+	if n := pgtest.One[int](t, o.pool, `select count(*)::int from ojs.dead_letter`); n != 1 {
+		t.Errorf("there are %d dead letters, want 1", n)
+	}
+	if n := pgtest.One[int](t, o.pool, `select (select count(*) from ojs.rule) + (select count(*) from ojs.workers where directive is not null)::int`); n != 0 {
+		t.Errorf("%d rules and directives, want none", n)
+	}
+}
+
+// A filter may stand before or after the command that it is for.
+func TestAdminFiltersDeadLettersOnBothSides(t *testing.T) {
+	t.Parallel()
+	o := startOperating(t)
+	o.sql(`select ojs.nack(f.id, '{"code": "boom", "message": "no"}') from ojs.fetch('{dead}') f`)
+	for _, c := range []string{"--queue mail %s --yes", "%s --queue mail --yes", "--type a %s --yes", "--error-type x %s --yes"} {
+		for _, does := range []string{"retry", "purge"} {
+			args := strings.Fields("dead-letters " + fmt.Sprintf(c, does))
+			if got := o.admin(0, args...); !strings.Contains(got, "jobs       0") {
+				t.Errorf("%v: %s", args, got)
+			}
+		}
+	}
+	o.lines(o.admin(0, "dead-letters", "--queue", "dead", "purge", "--yes"), "what deleted", "jobs 1", "remaining 0")
+}
+
+// No command has an option of the same name as a command above it: what was given to the one above
+// would be passed over.
+func TestNoOptionHidesAnother(t *testing.T) {
+	t.Parallel()
+	var look func(c *cli.Command, above []string)
+	look = func(c *cli.Command, above []string) {
+		for _, flag := range c.Flags {
+			for _, name := range flag.Names() {
+				if slices.Contains(above, name) {
+					t.Errorf("%s has --%s, which a command above it has, too", c.Name, name)
+				}
+				above = append(above[:len(above):len(above)], name)
+			}
+		}
+		for _, sub := range c.Commands {
+			look(sub, above)
+		}
+	}
+	look(command(), nil)
 }

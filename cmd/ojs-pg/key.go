@@ -114,8 +114,11 @@ func listKeys(ctx context.Context, o *operator) error {
 }
 
 // keyID returns the argument. It fails if that is not a UUID, with a better message than
-// PostgreSQL's.
+// PostgreSQL's, and if --tenant is given, too.
 func (o *operator) keyID() (string, error) {
+	if o.tenant != nil { // the key may be another tenant's
+		return "", cmdline.Misuse(errors.New("the argument names one key: leave out --tenant"))
+	}
 	id := o.argument()
 	if !jsonbody.IsUUID(id) {
 		return "", cmdline.Misuse(fmt.Errorf("%q is not the ID of a key, which is a UUID: ojs-pg key list shows it", id))

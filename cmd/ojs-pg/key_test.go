@@ -109,6 +109,9 @@ func TestKeyCommand(t *testing.T) {
 		args   []string
 		want   string
 	}{
+		{2, []string{"--tenant", "globex", "revoke", "019539a4-b68c-7def-8000-1a2b3c4d5e6f"}, "leave out --tenant"},
+		{2, []string{"--tenant", "globex", "rotate", "019539a4-b68c-7def-8000-1a2b3c4d5e6f"}, "leave out --tenant"},
+		{2, []string{"--tenant", "", "create", "--scope", "admin"}, "--tenant is empty"},
 		{2, []string{"revoke", "nobody"}, `"nobody" is not the ID of a key, which is a UUID`},
 		{2, []string{"rotate", made.Prefix}, `is not the ID of a key`},
 		{2, []string{"revoke"}, "needs ID"},

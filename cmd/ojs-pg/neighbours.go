@@ -41,10 +41,6 @@ func neighbourCommands() []*cli.Command {
 					Name: "lasts", Sources: cli.EnvVars("OJS_ADMIN_LASTS"),
 					Usage: "`TIME` for which it is lowered, such as 30m",
 				},
-				&cli.StringFlag{
-					Name: "reason", Sources: cli.EnvVars("OJS_ADMIN_REASON"),
-					Usage: "`TEXT` that says why, for the audit trail",
-				},
 			},
 		},
 		{Name: "release", Usage: "end the throttle of the tenant of --tenant", Action: withAdmin("", releaseThrottle)},

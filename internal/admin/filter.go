@@ -11,14 +11,14 @@ import (
 
 // Filter selects dead letters.
 type Filter struct {
-	Queue     *string    `json:"queue" check:"name"`
-	Type      *string    `json:"type" check:"name"`
-	ErrorType *string    `json:"error_type" check:"name"`
-	Tenant    *string    `json:"tenant" check:"name"`
-	TenantID  *string    `json:"tenant_id" check:"name"` // the same as tenant
-	Since     *time.Time `json:"since"`
-	Until     *time.Time `json:"until"`
-	Older     *string    `json:"older_than"` // another spelling of until, which may also be an age
+	Queue     *string    `json:"queue" check:"scope,name"`
+	Type      *string    `json:"type" check:"scope,name"`
+	ErrorType *string    `json:"error_type" check:"scope,name"`
+	Tenant    *string    `json:"tenant" check:"scope,name"`
+	TenantID  *string    `json:"tenant_id" check:"scope,name"` // the same as tenant
+	Since     *time.Time `json:"since" check:"scope"`
+	Until     *time.Time `json:"until" check:"scope"`
+	Older     *string    `json:"older_than" check:"scope"` // another spelling of until, which may also be an age
 
 	age *time.Duration // instead of Until: how long ago, by the database's clock
 }

@@ -52,6 +52,31 @@ func Run(app *cli.Command, args []string, stdout, stderr io.Writer) int {
 	return 1
 }
 
+// Meant returns an error if an option or the argument of a command is an empty text, or if an option
+// that takes one value is given twice. The options of mayBeEmpty may be empty. A script whose variable
+// is empty means one tenant or one queue, and without the option the command would act on all; of two
+// values, the first would be passed over.
+func Meant(c *cli.Command, mayBeEmpty ...string) error {
+	if c.Args().Present() && slices.Contains(c.Args().Slice(), "") {
+		return Misuse(fmt.Errorf("the argument of %s is empty", c.FullName()))
+	}
+	for _, at := range c.Lineage() {
+		for _, flag := range at.Flags {
+			name := flag.Names()[0]
+			if _, single := flag.(*cli.StringFlag); !single || !flag.IsSet() {
+				continue
+			}
+			switch {
+			case c.Count(name) > 1:
+				return Misuse(fmt.Errorf("--%s is given more than once", name))
+			case c.String(name) == "" && !slices.Contains(mayBeEmpty, name):
+				return Misuse(fmt.Errorf("--%s is empty: leave it out, and unset its variable, if all are meant", name))
+			}
+		}
+	}
+	return nil
+}
+
 // Status is an error that ends the program with this exit status. Run prints nothing for it,
 // because the command has printed its result.
 type Status int

@@ -40,11 +40,11 @@ func (s *Server) listKeys(c echo.Context) error {
 }
 
 type createKeyRequest struct {
-	TenantID  *string    `json:"tenant_id"`
-	Tenant    *string    `json:"tenant"`
+	TenantID  *string    `json:"tenant_id" check:"scope"`
+	Tenant    *string    `json:"tenant" check:"scope"`
 	Scopes    []string   `json:"scopes" check:"required"`
 	Name      string     `json:"name"`
-	Queues    []string   `json:"queues"`
+	Queues    []string   `json:"queues" check:"scope"`
 	ExpiresAt *time.Time `json:"expires_at" check:"when"`
 	Reason    *string    `json:"reason"`
 }

@@ -198,7 +198,7 @@ type innerFilter struct {
 type bulkRequest struct {
 	jsonbody.Optional
 	admin.Filter
-	Inner   *innerFilter `json:"filter"`
+	Inner   *innerFilter `json:"filter" check:"scope"`
 	Limit   int32        `json:"limit" check:"1.."`
 	Confirm bool         `json:"confirm"`
 }

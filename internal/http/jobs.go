@@ -173,13 +173,13 @@ var (
 
 // jobFilter selects jobs.
 type jobFilter struct {
-	Queue    *string    `json:"queue" check:"name"`
-	State    *string    `json:"state" check:"name"`
-	Type     *string    `json:"type" check:"name"`
-	Tenant   *string    `json:"tenant" check:"name"`
-	TenantID *string    `json:"tenant_id" check:"name"` // the same as tenant
-	Since    *time.Time `json:"since"`
-	Until    *time.Time `json:"until"`
+	Queue    *string    `json:"queue" check:"scope,name"`
+	State    *string    `json:"state" check:"scope,name"`
+	Type     *string    `json:"type" check:"scope,name"`
+	Tenant   *string    `json:"tenant" check:"scope,name"`
+	TenantID *string    `json:"tenant_id" check:"scope,name"` // the same as tenant
+	Since    *time.Time `json:"since" check:"scope"`
+	Until    *time.Time `json:"until" check:"scope"`
 }
 
 // among refuses a filter whose state is not one of known. at is the path of the state.
@@ -370,8 +370,8 @@ func (f *cancelFilter) Check(o *jsonbody.Object) {
 // cancelRequest is the body of a bulk cancellation. It names jobs or filters them.
 type cancelRequest struct {
 	jsonbody.Optional
-	Filter  *cancelFilter `json:"filter"`
-	IDs     []string      `json:"ids" check:"id"`
+	Filter  *cancelFilter `json:"filter" check:"scope"`
+	IDs     []string      `json:"ids" check:"scope,id"`
 	Limit   int32         `json:"limit" check:"1..1000"`
 	Cursor  *string       `json:"cursor" check:"id"`
 	Confirm bool          `json:"confirm"`
@@ -444,7 +444,7 @@ func (s *Server) retryJob(c echo.Context) error { return s.runAgain(c, (*sqlcgen
 // that it accepts.
 type jobsFilter struct {
 	admin.Filter
-	State *string `json:"state"`
+	State *string `json:"state" check:"scope"`
 }
 
 // Check refuses other states than discarded.
@@ -458,8 +458,8 @@ func (f *jobsFilter) Check(o *jsonbody.Object) {
 // jobsRequest is the body of a bulk retry (ojs-admin-api section 8.1).
 type jobsRequest struct {
 	jsonbody.Optional
-	Filter  *jobsFilter `json:"filter"`
-	IDs     []string    `json:"ids" check:"id"`
+	Filter  *jobsFilter `json:"filter" check:"scope"`
+	IDs     []string    `json:"ids" check:"scope,id"`
 	Limit   int32       `json:"limit" check:"1.."`
 	Confirm bool        `json:"confirm"`
 }

@@ -47,7 +47,7 @@ func (s *Server) listRules(c echo.Context) error {
 type ofRequest struct {
 	jsonbody.Optional
 	_      struct{} `check:"configurable"`
-	Queue  *string  `json:"queue"`
+	Queue  *string  `json:"queue" check:"scope"`
 	Reason *string  `json:"reason"`
 }
 
@@ -151,10 +151,10 @@ type shownRule struct {
 type limitsRequest struct {
 	_        struct{}        `check:"any"`
 	Limits   json.RawMessage `json:"limits" check:"object,storable"`
-	Queue    *string         `json:"queue"`
+	Queue    *string         `json:"queue" check:"scope"`
 	Reason   *string         `json:"reason"`
-	TenantID *string         `json:"tenant_id"`
-	Tenant   *string         `json:"tenant"`
+	TenantID *string         `json:"tenant_id" check:"scope"`
+	Tenant   *string         `json:"tenant" check:"scope"`
 
 	under json.RawMessage // the limits that the client wrote under limits
 }
@@ -256,7 +256,7 @@ func shownLimits(raw json.RawMessage, current bool) (map[string]any, error) {
 type queueLimits struct {
 	_              struct{} `check:"configurable"`
 	MaxConcurrency *int32   `json:"max_concurrency" check:"1..1000000"`
-	Queue          *string  `json:"queue"`
+	Queue          *string  `json:"queue" check:"scope"`
 	Reason         *string  `json:"reason"`
 }
 

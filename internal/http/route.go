@@ -177,6 +177,9 @@ func distance(words, route []string) int {
 // more names can follow.
 const paged = "limit offset page per_page "
 
+// mayBeEmpty holds the names of the query parameters that select nothing.
+var mayBeEmpty = append(strings.Fields(paged), "cursor", "sort", "order", "confirm", "strategy", "wait", "timeout")
+
 // Parameters returns the names of the query parameters that the route knows.
 func (r *route) Parameters() []string {
 	known := strings.Fields(r.Query)
@@ -188,15 +191,31 @@ func (r *route) Parameters() []string {
 
 // spelled wraps next and refuses a query parameter that is not in known and does not begin with ext_
 // or x_. A parameter that was ignored might be a filter, and the request would act on more than the
-// client meant.
+// client meant. For the same reason it refuses a filter that is empty, because the variable of the
+// client probably was, and a parameter that stands in the query twice, because one of the two would
+// be ignored. Parameters of paging may be empty: the first page of a list has no cursor.
 func spelled(next echo.HandlerFunc, known []string) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		if c.Request().URL.RawQuery == "" {
 			return next(c)
 		}
-		for _, name := range slices.Sorted(maps.Keys(c.Request().URL.Query())) {
-			if slices.Contains(known, name) || jsonbody.Own.MatchString(name) {
+		query := c.Request().URL.Query()
+		for _, name := range slices.Sorted(maps.Keys(query)) {
+			if jsonbody.Own.MatchString(name) {
 				continue
+			}
+			if slices.Contains(known, name) {
+				var err error
+				switch values := query[name]; {
+				case len(values) > 1:
+					err = problems.Invalid(name, "stands in the query more than once")
+				case values[0] == "" && !slices.Contains(mayBeEmpty, name):
+					err = problems.Invalid(name, "must not be empty; leave it out for all")
+				default:
+					continue
+				}
+				jsonbody.Drain(c.Request())
+				return err
 			}
 			at := problems.Clip(name)
 			err := problems.Refuse(problems.CodeUnsupported, at, "the query of this route has no parameter %s", at)

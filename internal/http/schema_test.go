@@ -216,6 +216,8 @@ func addRequest(t reflect.Type, p, into props, others *string) {
 			}
 			if slices.Contains(checks, "required") {
 				into[name] = s
+			} else if slices.Contains(checks, "scope") {
+				into[name+"?"] = s
 			} else {
 				into[name+"?"] = nullable(s)
 			}

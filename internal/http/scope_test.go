@@ -94,3 +94,83 @@ func TestEveryRouteRefusesWhatItDoesNotKnow(t *testing.T) {
 		}
 	}
 }
+
+// A member that narrows a request and is null acts on nothing: the variable of the client was empty,
+// and without the member the request would act on everything.
+func TestANullScopeActsOnNothing(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	for _, tenant := range []string{"acme", "globex"} {
+		for range 2 {
+			a.do("POST", v1+"/jobs", `{"type":"a","args":[],"options":{"queue":"mail"}}`, "X-OJS-Tenant: "+tenant).want(201)
+		}
+	}
+	refuse := func(method, path, body, field string) {
+		t.Helper()
+		r := a.do(method, v1+path, body)
+		if r.status != 400 || r.text("error.details.field") != field {
+			t.Errorf("%s %s %s: %d %s", method, path, body, r.status, r.body)
+		}
+	}
+	both := []string{"queue", "type", "tenant", "tenant_id", "since", "until"}
+	for path, members := range map[string][]string{
+		"/admin/jobs/bulk/cancel": append(both[:len(both):len(both)], "state"),
+		"/admin/jobs/bulk/retry":  append(both[:len(both):len(both)], "state", "error_type", "older_than"),
+		"/dead-letter/retry":      append(both[:len(both):len(both)], "error_type", "older_than"),
+		"/dead-letter/purge":      append(both[:len(both):len(both)], "error_type", "older_than"),
+	} {
+		refuse("POST", path, `{"filter":null,"confirm":true}`, "filter")
+		if strings.Contains(path, "bulk") {
+			refuse("POST", path, `{"ids":null,"confirm":true}`, "ids")
+		}
+		for _, member := range members {
+			refuse("POST", path, `{"filter":{"`+member+`":null},"confirm":true}`, "filter."+member)
+			if !strings.Contains(path, "bulk") {
+				refuse("POST", path, `{"`+member+`":null,"confirm":true}`, member)
+			}
+		}
+	}
+	refuse("POST", "/admin/tenants/acme/pause", `{"queue":null}`, "queue")
+	refuse("POST", "/admin/tenants/acme/resume", `{"queue":null}`, "queue")
+	refuse("PUT", "/admin/tenants/acme/limits", `{"max_queue_depth":5,"queue":null}`, "queue")
+	refuse("POST", "/admin/api-keys", `{"tenant_id":null,"scopes":["admin"]}`, "tenant_id")
+	refuse("POST", "/admin/api-keys", `{"tenant_id":"acme","scopes":["read"],"queues":null}`, "queues")
+	var waiting int
+	if err := a.db.Pool.QueryRow(t.Context(), "select count(*) from ojs.jobs where state = 'available'").Scan(&waiting); err != nil || waiting != 4 {
+		t.Errorf("%d jobs wait, want 4 (%v)", waiting, err)
+	}
+}
+
+// A filter in the query that is empty selects nothing: the variable of the client was empty. One that
+// stands there twice is refused, too, because the server would read one of the two.
+func TestAnEmptyOrRepeatedParameterIsRefused(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	a.do("POST", v1+"/jobs", `{"type":"a","args":[]}`, "X-OJS-Tenant: acme").want(201)
+	refused := func(path, query, field string) {
+		t.Helper()
+		r := a.do("GET", path+query, "")
+		if r.status != 400 || r.text("error.details.field") != field {
+			t.Errorf("GET %s%s: %d %s", path, query, r.status, r.body)
+		}
+	}
+	filters := 0
+	for key, mounted := range a.srv.mounted {
+		if key.method != http.MethodGet || mounted.Scope == scopeOpen {
+			continue
+		}
+		path := strings.NewReplacer(":id", someID, ":name", "default").Replace(key.path)
+		for _, name := range mounted.Parameters() {
+			refused(path, "?"+name+"=1&"+name+"=2", name)
+			if slices.Contains(mayBeEmpty, name) {
+				continue
+			}
+			refused(path, "?"+name+"=", name)
+			filters++
+		}
+	}
+	if filters < 20 {
+		t.Errorf("only %d filters in queries", filters)
+	}
+	a.do("GET", v1+"/jobs?cursor=&limit=&tenant=acme", "").want(200)
+}

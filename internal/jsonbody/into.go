@@ -40,6 +40,7 @@ func (Optional) MayBeLeftOut() {}
 //	object, array, number    the JSON type of the bytes
 //	storable                 numbers must fit into jsonb
 //	verbatim                 null is kept
+//	scope                    null is refused: the field narrows what the request acts on
 //
 // A field that the struct does not have is refused, unless its name begins with ext_ or x_. If
 // another field was probably meant, or the field belongs elsewhere, the error says so: a struct that
@@ -85,7 +86,7 @@ type fieldPlan struct {
 }
 
 type checks struct {
-	required, name, id, when, storable, verbatim bool
+	required, name, id, when, storable, verbatim, scope bool
 
 	kind      string // JSON type of bytes
 	low, high int32
@@ -151,6 +152,8 @@ func parseChecks(tag string) checks {
 			c.storable = true
 		case "verbatim":
 			c.verbatim = true
+		case "scope":
+			c.scope = true
 		case "object", "array", "number":
 			c.kind = word
 		default:
@@ -177,6 +180,12 @@ func (p *plan) read(o *Object, v reflect.Value) {
 		f := &p.fields[i]
 		if f.check.required && o.Raw(f.name) == nil {
 			o.Missing(f.name)
+			continue
+		}
+		// A client that wrote the field meant one tenant, one queue, or some jobs. Its variable was
+		// empty. Without the field, the request would act on all of them.
+		if f.check.scope && o.Has(f.name) && o.Raw(f.name) == nil {
+			o.Fail(problems.Invalid(o.At(f.name), "must not be null; leave it out to act on all"))
 			continue
 		}
 		f.read(o, f, v.Field(f.index))

@@ -23,6 +23,13 @@ begin
         perform ojs._raise('OJ400', 'max_replays must be an integer between 1 and 1000', '{"field": "max_replays"}');
     elsif not ojs._tenant_valid(p_of_tenant) then
         perform ojs._raise('OJ400', 'of_tenant is no valid tenant', '{"field": "of_tenant"}');
+    elsif not ojs._queue_name(p_queue) then
+        perform ojs._raise('OJ400', 'queue must consist of a-z, 0-9, - and ., begin with a letter or digit and have at most 128 characters',
+            '{"field": "queue"}');
+    elsif p_type = '' then
+        perform ojs._raise('OJ400', 'type must not be empty', '{"field": "type"}');
+    elsif p_error_type = '' then
+        perform ojs._raise('OJ400', 'error_type must not be empty', '{"field": "error_type"}');
     elsif p_enabled is null then
         perform ojs._raise('OJ400', 'enabled must be true or false', '{"field": "enabled"}');
     end if;

@@ -25,7 +25,7 @@ begin
     if p_kind = 'tier' then
         perform ojs._check_tier(p_name), ojs._tier_fields(v_config);
     elsif p_kind = 'tenant' then
-        perform ojs._check_tenant(p_name), ojs._tenant_fields(v_config);
+        perform ojs._check_tenant(p_name), ojs._tenant_fields(v_config), ojs._check_entry(p_name, v_config);
     elsif p_kind = 'pool' then
         perform ojs._check_pool_name(p_name, true), ojs._read_pool(p_name, v_config);
     elsif p_kind = 'setting' then
@@ -79,6 +79,7 @@ declare
     v_before text := ojs._because(p_reason);
 begin
     perform ojs._check_tenant(p_tenant);
+    perform ojs._check_entry(p_tenant, p_config::jsonb);
     perform ojs._alone_with_queues();
     perform ojs._fit_tenant(p_tenant, v_fields, p_reason);
     perform set_config('ojs.reason', v_before, true);
@@ -94,6 +95,19 @@ takes it away; values that stand next to it go before those of the tier.
 p_reason: for the audit trail.
 Raises invalid_request, validation_error, unsupported, not_found, conflict in a transaction that
 has fetched jobs.';
+
+create or replace function ojs._check_entry(p_tenant text, p_config jsonb) returns void
+language plpgsql
+as $$
+begin
+    if p_config ? 'tenant_id' and p_config -> 'tenant_id' <> to_jsonb(p_tenant) then
+        perform ojs._raise('OJ400', 'tenant_id is another tenant than the one that is configured', '{"field": "tenant_id"}');
+    end if;
+end;
+$$;
+comment on function ojs._check_entry(text, jsonb) is
+'Raises an error if the entry of a tenant names another tenant: it would set the limits of the wrong
+one.';
 
 create or replace function ojs._tenant_fields(p_config jsonb) returns jsonb
 language plpgsql
