@@ -13,6 +13,8 @@ import (
 	"os/signal"
 	"runtime"
 	"runtime/debug"
+	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/urfave/cli/v3"
@@ -28,7 +30,7 @@ func Run(app *cli.Command, args []string, stdout, stderr io.Writer) int {
 	defer stop()
 	context.AfterFunc(ctx, stop)
 	var began, mistake string
-	prepare(app, &began, &mistake)
+	prepare(app, args, &began, &mistake)
 	app.Writer, app.ErrWriter = stdout, stderr
 	// The library would print errors, too.
 	app.ExitErrHandler = func(context.Context, *cli.Command, error) {}
@@ -84,10 +86,10 @@ func named(at *cli.Command, args []string) string {
 // command when its action begins: an error before that is a mistake in options or in the
 // environment. mistake becomes the name of the command whose options are wrong, if the library says
 // which.
-func prepare(c *cli.Command, began, mistake *string) {
+func prepare(c *cli.Command, args []string, began, mistake *string) {
 	c.OnUsageError = func(_ context.Context, c *cli.Command, err error, _ bool) error {
 		*mistake = c.FullName()
-		return err
+		return misplaced(c, args, err)
 	}
 	if action := c.Action; action != nil {
 		c.Action = func(ctx context.Context, c *cli.Command) error {
@@ -96,8 +98,29 @@ func prepare(c *cli.Command, began, mistake *string) {
 		}
 	}
 	for _, sub := range c.Commands {
-		prepare(sub, began, mistake)
+		prepare(sub, args, began, mistake)
 	}
+}
+
+// misplaced returns the error of an option that c does not have. If a command below c has the
+// option, preferably the one that the arguments name, the error says that it stands after the
+// command.
+func misplaced(c *cli.Command, args []string, err error) error {
+	_, option, unknown := strings.Cut(err.Error(), "flag provided but not defined: ")
+	if option = strings.TrimLeft(option, "-"); !unknown {
+		return err
+	}
+	var takes *cli.Command
+	for _, sub := range c.Commands {
+		has := slices.ContainsFunc(sub.Flags, func(f cli.Flag) bool { return slices.Contains(f.Names(), option) })
+		if has && (takes == nil || slices.Contains(args, sub.Name)) {
+			takes = sub
+		}
+	}
+	if takes == nil {
+		return err
+	}
+	return fmt.Errorf("%s has no option --%s; write it after the command: %s --%s ...", c.FullName(), option, takes.FullName(), option)
 }
 
 // Version returns the version that a program shows, with those of Go and the platform. linked is
