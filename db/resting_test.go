@@ -85,6 +85,22 @@ func TestQueueOfWorkersThatRestIsNotServed(t *testing.T) {
 	expect("when a new worker waits", true, "", "", "")
 }
 
+// An operator that may not end sessions is told so before it has to end one.
+func TestDoctorNamesWhatAnOperatorLacks(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	const lacks = "select advice from ojs.doctor() where topic = 'roles' and severity = 'note' order by 1"
+	name := one[string](t, d.Operator(), "select session_user::text")
+	want := []string{"grant pg_read_all_stats to " + name, "grant pg_signal_backend to " + name}
+	if got := lines(t, d.Operator(), lacks); !slices.Equal(got, want) {
+		t.Errorf("the doctor says %q, want %q", got, want)
+	}
+	exec(t, d.Pool, "grant pg_read_all_stats, pg_signal_backend to "+name)
+	if got := lines(t, d.Operator(), lacks); len(got) != 0 {
+		t.Errorf("with both the doctor says %q", got)
+	}
+}
+
 // The doctor reads neither leases nor the audit trail for workers that rest while none does.
 func TestNobodyRestsCostsNothing(t *testing.T) {
 	t.Parallel()

@@ -109,7 +109,7 @@ func TestKeyCommand(t *testing.T) {
 		{2, []string{"revoke"}, "needs ID"},
 		{2, []string{"create"}, "name what the key may do"},
 		{1, []string{"revoke", "019539a4-b68c-7def-8000-1a2b3c4d5e6f"}, "no API key"},
-		{1, []string{"rotate", made.ID}, "rotated already"},
+		{1, []string{"rotate", made.ID}, "The key after it, "},
 		{1, []string{"rotate", last.ID}, "no valid API key"},
 		{1, []string{"create", "--scope", "produce"}, "needs the scope admin"},
 		{1, []string{"--tenant", "acme", "create", "--scope", "everything"}, "scopes must be"},
