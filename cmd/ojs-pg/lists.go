@@ -127,7 +127,9 @@ var (
 		spare("reason", ""),
 	}
 	deadLetterColumns = []admin.Column{
-		column("id", ""), name("tenant_id", "tenant"), {Field: "queue", Cut: 8}, column("finished_at", "age"),
+		column("id", ""), name("tenant_id", "tenant"),
+		{Field: "queue", Cut: 8},
+		column("finished_at", "age"),
 		{Field: "error", Cut: 12},
 		spare("type", ""),
 	}

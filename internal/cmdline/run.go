@@ -120,7 +120,7 @@ func misplaced(c *cli.Command, args []string, err error) error {
 	if takes == nil {
 		return err
 	}
-	return fmt.Errorf("%s has no option --%s; write it after the command: %s --%s ...", c.FullName(), option, takes.FullName(), option)
+	return fmt.Errorf("%s has no option --%s; write it after the command: %s --%s", c.FullName(), option, takes.FullName(), option)
 }
 
 // Version returns the version that a program shows, with those of Go and the platform. linked is
