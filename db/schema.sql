@@ -3875,6 +3875,10 @@ CREATE FUNCTION ojs._doctor_roles() RETURNS SETOF ojs.finding
     select 'note', 'roles', 'This role may not see how long others'' transactions have been open: nothing is said of them.',
         format('grant pg_read_all_stats to %I', session_user), 'long-transaction.md'
     where not pg_has_role(session_user, 'pg_read_all_stats', 'usage')
+    union all
+    select 'note', 'roles', 'This role may not end sessions of other roles: pg_terminate_backend is refused.',
+        format('grant pg_signal_backend to %I', session_user), 'long-transaction.md'
+    where not pg_has_role(session_user, 'pg_signal_backend', 'usage')
 $$;
 
 CREATE FUNCTION ojs._doctor_server() RETURNS SETOF ojs.finding
@@ -4066,14 +4070,19 @@ CREATE FUNCTION ojs._doctor_work() RETURNS SETOF ojs.finding
     LANGUAGE sql STABLE
     AS $$
     -- A worker that polls without waiting asks for the queue only now and then, so jobs that came
-    -- a moment ago are no sign.
-    (select 'warning'::ojs.severity, 'queues',
-        format('No worker asks for queue %s: %s jobs of %s tenants wait, the first for %s.', q.queue, q.available, q.tenants,
-            date_trunc('second', w.oldest_wait)),
-        'Start workers that serve it, or look whether they rest or name another queue.', 'queue-stuck.md'
+    -- a moment ago are no sign. Workers that were told to rest or end will not ask.
+    (select case when q.directive = 'terminate' then 'error' else 'warning' end::ojs.severity, 'queues',
+        concat_ws(' ', case when q.resting > 0 then format('All %s workers of queue %s rest or end', q.resting, q.queue)
+                else format('No worker asks for queue %s', q.queue) end || format(': %s jobs of %s tenants wait, the first for %s.',
+                q.available, q.tenants, date_trunc('second', w.oldest_wait)),
+            q.told_by || format(' told the workers to %s at %s.',
+                case q.directive when 'quiet' then 'rest (quiet)' else 'end (terminate)' end, date_trunc('second', q.told_at))),
+        case when q.directive = 'terminate' then 'Start workers again: terminate is final for the processes that were told.'
+            when q.resting > 0 then 'If it is not meant: ojs-pg admin direct running --all, or ojs.direct_workers(''running'').'
+            else 'Start workers that serve it, or look whether they name another queue.' end, 'queue-stuck.md'
     from (select u.* from ojs.unserved_queues u order by u.available desc, u.queue limit 20) q
     cross join lateral (select max(s.oldest_wait) as oldest_wait from ojs.shard_stats s where s.queue = q.queue) w
-    where w.oldest_wait > interval '2 minutes' order by q.available desc, q.queue limit 5)
+    where q.directive is not null or w.oldest_wait > interval '2 minutes' order by q.available desc, q.queue limit 5)
     union all
     (select case when b.is_pause and b.since < ojs.now() - interval '1 hour' then 'warning' else 'note' end::ojs.severity, b.topic,
         format('%s is %s: %s jobs of %s tenants wait.', b.subject, case when b.is_pause
@@ -5884,7 +5893,8 @@ begin
         (6, 'line', p_stand.tenant_ahead > 0, p_stand.tenant_ahead,
             format('Before it in line: %s of its own tenant.', ojs._so_many(p_stand.tenant_ahead,
                 case when p_stand.certainty = 'at_least' then p_stand.certainty end))),
-        (7, 'no_worker', p_stand.idle, null, format(
+        (7, 'no_worker', p_stand.idle and not exists (select from jsonb_array_elements(p_held) e
+            where e ->> 'cause' = 'workers_rest'), null, format(
             'No worker seems to ask for queue %s: none waits, and nothing was handed out of it in the last five minutes.', p_job.queue))
     ) h(n, cause, holds, jobs, said)
     where h.holds);
@@ -5935,6 +5945,34 @@ begin
         where p.isolated and case when p.tenants is null then p_job.queue = any (p.queues) else p_job.tenant_id = any (p.tenants) end
     ) p
     where p.active >= p.max_concurrency or p.active = 0 and not exists (select from ojs.worker w where w.pool = p.name));
+end;
+$$;
+
+CREATE FUNCTION ojs._held_by_rest(p_queue text) RETURNS jsonb
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+    return (
+    select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('cause', 'workers_rest', 'since', ojs._utc(r.told_at),
+        'by', r.told_by, 'text', concat_ws(' ', case when r.workers > 0
+                then format('The %s of queue %s %s.', case r.workers when 1 then '1 worker' else r.workers || ' workers' end, p_queue,
+                    case r.workers when 1 then 'rests or ends' else 'all rest or end' end)
+                else format('No worker asks for queue %s.', p_queue) end,
+            r.told_by || format(' told the workers to %s at %s.',
+                case r.directive when 'quiet' then 'rest (quiet)' else 'end (terminate)' end, ojs._in_words(r.told_at)),
+            case r.directive when 'terminate' then 'Start workers again: terminate is final.' end)))), '[]')
+    from (
+        select r.workers, r.told_at, r.told_by, r.directive from ojs._resting_queues(p_queue) r
+        union all
+        -- Workers that were told to end have ended, and no other has come since. Later, a worker
+        -- that polls now and then may serve the queue.
+        select 0, d.at, d.by, d.directive from ojs._told() d
+        where d.directive <> 'running' and d.at > ojs.now() - interval '1 hour'
+          and not exists (select from ojs._waiting_servers() s where s.queue = p_queue)
+          and not exists (select from ojs.worker w where p_queue = any (ojs._serves(w.queues, w.asks)))
+          and not exists (select from (select l.queue, l.at from ojs.lease l order by l.at desc limit 1000) l
+            where l.queue = p_queue and l.at > d.at + interval '1 second')
+    ) r);
 end;
 $$;
 
@@ -10885,6 +10923,44 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._resting_queues(p_queue text DEFAULT NULL::text) RETURNS TABLE(queue text, workers bigint, told_at timestamp with time zone, told_by text, directive text)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 5
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    -- Most of the time no worker rests, and nothing else is read.
+    if not exists (select from ojs.worker w where w.apart and w.resting) then
+        return;
+    end if;
+    return query
+    with serving as materialized (
+        select q.queue, w.tenant_id, w.worker_id, w.resting, w.directive is not null as told
+        from ojs.worker w
+        cross join lateral (
+            select b.seen_at from ojs.worker_beat b
+            where b.tenant_id = w.tenant_id and b.worker_id = w.worker_id order by b.rev desc limit 1
+        ) b
+        cross join lateral unnest(ojs._serves(w.queues, w.asks)) q(queue)
+        where b.seen_at >= ojs.now() - ojs._heartbeat_timeout() / 2 and (p_queue is null or q.queue = p_queue)
+    ), resting as materialized (
+        select s.queue, count(*) as workers, (array_agg(s.tenant_id order by s.told desc, s.worker_id))[1] as tenant_id,
+            (array_agg(s.worker_id order by s.told desc, s.worker_id))[1] as worker_id, bool_or(s.told) as told
+        from serving s group by s.queue having bool_and(s.resting)
+    )
+    select r.queue, r.workers, d.at, d.by, d.directive
+    from resting r
+    left join lateral (select d.* from ojs._told(r.tenant_id, r.worker_id) d where r.told) d on true
+    -- A worker that is not registered may serve the queue all the same: it was handed a job since,
+    -- or still holds one.
+    where not exists (
+        select from (select l.queue, l.at from ojs.lease l order by l.at desc limit 1000) l
+        where l.queue = r.queue and l.at > greatest(d.at + interval '1 second', ojs.now() - interval '1 minute'))
+    and not exists (
+        select from ojs._holders(r.queue) h
+        where not exists (select from serving s where s.queue = r.queue and s.worker_id = h.worker_id));
+end;
+$$;
+
 CREATE FUNCTION ojs._restore_dead(p_tenants text[], p_ids uuid[]) RETURNS void
     LANGUAGE sql
     AS $$
@@ -11903,24 +11979,33 @@ CREATE FUNCTION ojs._served_queues() RETURNS TABLE(queue text)
     SET max_parallel_workers_per_gather TO '0'
     SET plan_cache_mode TO 'force_generic_plan'
     AS $$
+declare
+    -- Workers that were told to rest or end do not ask again. What was handed out before is no sign.
+    v_rest timestamptz;
 begin
     if not ojs._sees_all() then
         return;
     end if;
+    select d.at into v_rest from ojs._told() d where d.directive <> 'running';
     return query
     with known as materialized (
         select u.queue, sum(u.active) > 0 as works
         from (select t.queue, t.active from ojs.tally t union all select r.queue, r.active from ojs._recent() r) u group by u.queue
     )
-    select k.queue from known k where k.works
-    union
-    select w.queue from ojs._waiting_servers() w(queue, servers)
-    union
-    select l.name from ojs._lately('queue') l where l.name <> ''
-    union
-    select k.queue from known k
-    cross join lateral (select p.at from ojs.pace p where p.kind = 'queue' and p.name = k.queue order by p.at desc limit 1) h
-    where h.at > ojs.now() - interval '5 minutes';
+    select s.queue
+    from (
+        select k.queue from known k where k.works
+        union
+        select w.queue from ojs._waiting_servers() w(queue, servers)
+        union
+        select l.name from ojs._lately('queue') l where l.name <> ''
+        union
+        select k.queue from known k
+        cross join lateral (select p.at from ojs.pace p where p.kind = 'queue' and p.name = k.queue order by p.at desc limit 1) h
+        where h.at > greatest(ojs.now() - interval '5 minutes', v_rest + ojs._pace_step())
+    ) s
+    -- A FETCH of a worker that rests waits, too, and gets no job.
+    where not exists (select from ojs._resting_queues() r where r.queue = s.queue);
 end;
 $$;
 
@@ -13475,6 +13560,22 @@ CREATE FUNCTION ojs._to_dead_letters(p_retry jsonb, p_entry jsonb) RETURNS boole
     LANGUAGE sql IMMUTABLE
     AS $$ select ojs._erased(p_retry) is not true and (p_entry ->> 'code' = 'DEAD_LETTER'
     or p_retry ->> 'on_exhaustion' = 'dead_letter' and p_entry ->> 'code' not in ('DISCARD', 'FAIL')) $$;
+
+CREATE FUNCTION ojs._told(p_tenant text DEFAULT NULL::text, p_worker_id text DEFAULT NULL::text) RETURNS TABLE(at timestamp with time zone, by text, directive text)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 1
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    return query
+    select a.at, a.actor, a.new ->> 'directive'
+    -- No index has the kinds of changes, so look at a bounded number of rows.
+    from (select a.* from ojs.audit a order by a.n desc limit 1000) a
+    where a.kind = 'worker' and a.action = 'directed'
+      and (a.name is null and (a.tenant_id is null or a.tenant_id = p_tenant)
+        or a.name = p_worker_id and coalesce(a.tenant_id, '') = p_tenant)
+    order by a.n desc limit 1;
+end;
+$$;
 
 CREATE FUNCTION ojs._too_deep(p_json jsonb) RETURNS boolean
     LANGUAGE plpgsql IMMUTABLE
@@ -15932,10 +16033,10 @@ begin
         v_says.certainty := case when v_stands.certainty = 'exact'
             and exists (select from ojs.pool p where p.isolated and p.tenants is not null) then 'estimate' else v_stands.certainty end;
         v_says.held_by := v_says.held_by || ojs._held_by_limits(v_job, v_tenant is null) || ojs._held_by_pools(v_job, v_tenant is null);
-        -- Which queues have work would tell a tenant about other tenants, so only operators learn
-        -- it.
+        -- Which queues have work, and which workers rest, would tell a tenant about other tenants,
+        -- so only operators learn it.
         if v_tenant is null then
-            v_says.held_by := v_says.held_by || ojs._held_by_rotation(v_job.queue);
+            v_says.held_by := v_says.held_by || ojs._held_by_rest(v_job.queue) || ojs._held_by_rotation(v_job.queue);
         end if;
         v_says.held_by := v_says.held_by || ojs._held_by_line(v_job, v_stands, v_says.held_by);
         if v_says.held_by = '[]' then
@@ -17086,7 +17187,8 @@ begin
     if v_seen >= ojs.now() - ojs._heartbeat_timeout() / 2 then
         perform ojs._raise('OJ409', format('worker %s sends heartbeats', p_worker_id),
             jsonb_build_object('worker_id', p_worker_id, 'last_heartbeat_at', ojs._utc(v_seen)),
-            'Tell it to terminate, or wait until it is stale.');
+            format('If it lives, tell it to terminate. If it is dead, call again when it has been silent for %s s (stale).',
+                extract(epoch from ojs._heartbeat_timeout() / 2)::float8));
     end if;
     return ojs._end_workers(array[v_worker.tenant_id], array[v_worker.worker_id]);
 end;
@@ -17327,7 +17429,9 @@ begin
             'Check the id; a key that has ended cannot be rotated.');
     elsif v_old.rotated_to is not null then
         -- The key now expires at the end of the overlap, and a new key would be given the same end.
-        perform ojs._raise('OJ409', format('API key %s has been rotated already', p_id), jsonb_build_object('field', 'id'));
+        perform ojs._raise('OJ409', format('API key %s has been rotated already', p_id), jsonb_build_object('field', 'id'),
+            format('It is valid until %s, which cannot be changed; ojs.revoke_api_key ends it now. The key after it, %s, can be rotated.',
+                ojs._utc(v_old.expires_at), v_old.rotated_to));
     elsif (p_overlap between '0' and '31 days') is not true then
         perform ojs._raise('OJ422', 'overlap must be between 0 and 31 days', '{"field": "overlap"}');
     end if;
@@ -18586,8 +18690,18 @@ CREATE VIEW ojs.unserved_queues WITH (security_invoker='true') AS
     q.available,
     q.workers,
     q.pools,
-    q.handed_out_at
-   FROM ojs.queue_demands q
+    q.handed_out_at,
+    COALESCE(r.workers, (0)::bigint) AS resting,
+    COALESCE(r.told_at, t.at) AS told_at,
+    COALESCE(r.told_by, t.by) AS told_by,
+    COALESCE(r.directive, t.directive) AS directive
+   FROM ((ojs.queue_demands q
+     LEFT JOIN ojs._resting_queues() r(queue, workers, told_at, told_by, directive) ON ((r.queue = q.queue)))
+     LEFT JOIN LATERAL ( SELECT d.at,
+            d.by,
+            d.directive
+           FROM ojs._told() d(at, by, directive)
+          WHERE ((r.queue IS NULL) AND (q.workers = 0) AND (d.directive <> 'running'::text) AND ((d.at > (q.handed_out_at - ojs._pace_step())) IS NOT FALSE))) t ON (true))
   WHERE ((q.available > 0) AND (NOT q.served) AND (NOT q.paused));
 
 CREATE VIEW ojs.blocked_tenants WITH (security_invoker='true') AS
@@ -18603,7 +18717,11 @@ CREATE VIEW ojs.blocked_tenants WITH (security_invoker='true') AS
            FROM ojs.rule_stats r
         ), unserved AS MATERIALIZED (
          SELECT q_1.queue,
-            q_1.handed_out_at
+            q_1.handed_out_at,
+            q_1.resting,
+            q_1.told_at,
+            q_1.told_by,
+            q_1.directive
            FROM ojs.unserved_queues q_1
         )
  SELECT n.tenant_id,
@@ -18620,6 +18738,7 @@ CREATE VIEW ojs.blocked_tenants WITH (security_invoker='true') AS
             WHEN 6 THEN 'the queue''s limit is reached'::text
             WHEN 7 THEN 'the tenant''s limit is reached'::text
             WHEN 8 THEN 'the tenant''s limit in the queue is reached'::text
+            WHEN 9 THEN 'all workers of the queue rest or end'::text
             ELSE 'no worker asks for the queue'::text
         END AS why,
         CASE w.n
@@ -18628,7 +18747,8 @@ CREATE VIEW ojs.blocked_tenants WITH (security_invoker='true') AS
             WHEN 2 THEN q.paused_at
             WHEN 3 THEN t.paused_at
             WHEN 4 THEN b.paused_at
-            WHEN 9 THEN u.handed_out_at
+            WHEN 9 THEN u.told_at
+            WHEN 10 THEN u.handed_out_at
             ELSE NULL::timestamp with time zone
         END AS since,
         CASE w.n
@@ -18640,6 +18760,8 @@ CREATE VIEW ojs.blocked_tenants WITH (security_invoker='true') AS
             WHEN 6 THEN format('%s of %s run'::text, q.active, q.max_concurrency)
             WHEN 7 THEN format('%s of %s run'::text, t.active, t.max_concurrency)
             WHEN 8 THEN format('%s of %s run'::text, b.active, b.max_concurrency)
+            WHEN 9 THEN ((u.told_by || ' told them: '::text) || u.directive)
+            WHEN 10 THEN ((u.told_by || ' told all workers: '::text) || u.directive)
             ELSE NULL::text
         END AS detail
    FROM (((((((ojs._shard_numbers n
@@ -18660,7 +18782,8 @@ CREATE VIEW ojs.blocked_tenants WITH (security_invoker='true') AS
                     WHEN q.is_full THEN 6
                     WHEN t.is_full THEN 7
                     WHEN b.is_full THEN 8
-                    WHEN (u.queue IS NOT NULL) THEN 9
+                    WHEN (u.resting > 0) THEN 9
+                    WHEN (u.queue IS NOT NULL) THEN 10
                     ELSE NULL::integer
                 END AS n) w)
   WHERE ((n.available > 0) AND (w.n IS NOT NULL));

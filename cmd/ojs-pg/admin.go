@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/ojs-pg/ojs-pg/internal/admin"
 	"github.com/ojs-pg/ojs-pg/internal/cmdline"
+	"github.com/ojs-pg/ojs-pg/internal/jsonbody"
 	"github.com/ojs-pg/ojs-pg/internal/migrate"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
@@ -57,7 +59,7 @@ all columns in full, and --json prints the same rows for programs.
 			explainCommand(), previewCommand(),
 			{Name: "workers", Usage: "list workers", Flags: pageFlags(), Action: withAdmin("", listWorkers)},
 			{Name: "worker", Usage: "show a worker and its jobs", ArgsUsage: "ID", Action: withAdmin("ID", showWorker)},
-			directCommand(),
+			directCommand(), removeWorkerCommand(),
 			poolsCommand(),
 			schedulingCommand(),
 			deadLettersCommand(),
@@ -78,11 +80,26 @@ func directCommand() *cli.Command {
 	return &cli.Command{
 		Name: "direct", Usage: "tell workers to go on (running), to fetch no more jobs (quiet), or to end (terminate)",
 		ArgsUsage: "DIRECTIVE",
-		Flags: []cli.Flag{&cli.StringFlag{
-			Name: "worker", Sources: cli.EnvVars("OJS_ADMIN_WORKER"),
-			Usage: "`ID` of the one worker to tell; all workers if it is left out",
-		}},
+		Description: `Needs --worker or --all. quiet ends with running. terminate is final for the processes that are told: they take
+jobs only after they have been started again.
+
+    ojs-pg admin direct quiet --all
+    ojs-pg admin direct terminate --worker mailer-7`,
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "worker", Sources: cli.EnvVars("OJS_ADMIN_WORKER"), Usage: "`ID` of the one worker to tell"},
+			&cli.BoolFlag{Name: "all", Sources: cli.EnvVars("OJS_ADMIN_ALL"), Usage: "tell all workers, with --tenant all of that tenant"},
+		},
 		Action: withAdmin("DIRECTIVE", direct),
+	}
+}
+
+// removeWorkerCommand returns the command that declares a worker dead.
+func removeWorkerCommand() *cli.Command {
+	return &cli.Command{
+		Name: "remove-worker", Usage: "declare a silent worker dead now, and give its jobs back", ArgsUsage: "ID",
+		Description: `The worker must be stale: silent for half of the heartbeat timeout, 15 s by default. Without this command it is
+declared dead after the whole of it.`,
+		Action: withAdmin("ID", removeWorker),
 	}
 }
 
@@ -132,7 +149,10 @@ func schedulingCommand() *cli.Command {
 		Name: "scheduling", Usage: "show how many jobs were handed out of each queue, and how long they had waited", Flags: pageFlags(),
 		Action: withAdmin("", listScheduling),
 		Commands: []*cli.Command{{
-			Name: "tenants", Usage: "show the share that each tenant was due, and the share that it got",
+			Name: "tenants", Usage: "show the share that each tenant was due, and the share that it got", Flags: pageFlags(),
+			Description: `SHARE is the tenant's part of the jobs of all queues that were handed out in the last minute, and IDEAL the part
+that its weight gives it. Shares hold within each queue: a tenant that has jobs in more queues than others gets
+more of the sum than IDEAL, and takes nothing from them.`,
 			Action: withAdmin("", listShares),
 		}},
 	}
@@ -152,7 +172,7 @@ func dispatchCommand() *cli.Command {
 	}
 }
 
-// deadLettersCommand returns the command that counts, retries and deletes dead letters.
+// deadLettersCommand returns the command that counts, lists, retries and deletes dead letters.
 func deadLettersCommand() *cli.Command {
 	// The options of the filter are those of dead-letters itself. If retry and purge had options of the
 	// same names, `dead-letters --queue mail purge` would pass over the queue.
@@ -167,8 +187,12 @@ func deadLettersCommand() *cli.Command {
 		Name: "dead-letters", Usage: "count the dead letters that match a filter", Flags: filterFlags(),
 		Commands: []*cli.Command{
 			{
-				Name: "retry", Usage: "put the dead letters that match back into their queues", Flags: bulk,
-				Action: withAdmin("", bulkDeadLetters("retried", (*admin.Filter).Retry)),
+				Name: "list", Usage: "list the dead letters that match, those that failed last first",
+				Flags: append(filterFlags(), pageFlags()...), Action: withAdmin("", listDeadLetters),
+			},
+			{
+				Name: "retry", Usage: "put the dead letter ID, or the dead letters that match, back into their queues", Flags: bulk,
+				ArgsUsage: "[ID]", Action: withAdmin("[ID]", retryDeadLetters),
 			},
 			{
 				Name: "purge", Usage: "delete the dead letters that match", Flags: bulk,
@@ -464,8 +488,54 @@ func pause(do admin.Switch) func(context.Context, *operator) error {
 		if err != nil {
 			return err
 		}
-		return record(o, rule)
+		says := " is not paused"
+		if rule.PausedAt != nil {
+			says = " is paused"
+		}
+		return o.tellRule(ctx, of, &rule, says)
 	}
+}
+
+// shownRule is a limit or a pause as it is printed with --json. The row of the statement also has a
+// transaction's number, by which the database tells limits apart.
+type shownRule struct {
+	TenantID       string     `json:"tenant_id"`
+	Queue          string     `json:"queue"`
+	MaxConcurrency *int32     `json:"max_concurrency"`
+	PausedAt       *time.Time `json:"paused_at"`
+	PausedBy       *string    `json:"paused_by"`
+	Reason         *string    `json:"reason"`
+	LimitReason    *string    `json:"limit_reason"`
+	Waiting        int64      `json:"waiting_jobs"`
+	Tenants        int64      `json:"waiting_tenants"`
+}
+
+// tellRule prints a rule after a change: a sentence that says how many jobs wait, or JSON.
+func (o *operator) tellRule(ctx context.Context, of admin.Of, rule *sqlcgen.OjsRule, says string) error {
+	queue := of.Queue
+	if queue != nil && *queue == "*" { // all queues
+		queue = nil
+	}
+	wait, err := o.sql.WaitingJobs(ctx, sqlcgen.WaitingJobsParams{Tenant: of.Tenant, Queue: queue})
+	if err != nil {
+		return err
+	}
+	if o.Bool("json") {
+		return admin.JSON(o.out, shownRule{
+			rule.TenantID, rule.Queue, rule.MaxConcurrency, rule.PausedAt, rule.PausedBy, rule.Reason, rule.LimitReason, wait.Jobs, wait.Tenants,
+		})
+	}
+	subject := "everything"
+	switch {
+	case of.Tenant != nil && queue != nil:
+		subject = fmt.Sprintf("tenant %s in queue %s", *of.Tenant, *queue)
+	case of.Tenant != nil:
+		subject = "tenant " + *of.Tenant
+	case queue != nil:
+		subject = "queue " + *queue
+	}
+	_, err = fmt.Fprintf(o.out, "%s%s: %d jobs of %d tenants wait\n", subject, says, wait.Jobs, wait.Tenants)
+	return err
 }
 
 // limitConcurrency limits how many jobs run at once, or removes the limit.
@@ -490,7 +560,11 @@ func limitConcurrency(ctx context.Context, o *operator) error {
 	if err != nil {
 		return err
 	}
-	return record(o, rule)
+	says := " has no limit"
+	if params.MaxConcurrency != nil {
+		says = fmt.Sprintf(" runs at most %d jobs at once", *params.MaxConcurrency)
+	}
+	return o.tellRule(ctx, of, &rule, says)
 }
 
 // forOne fails if --tenant is left out of a command that is about one tenant.
@@ -646,9 +720,13 @@ func showWorker(ctx context.Context, o *operator) error {
 	return table(ctx, o, worker.Jobs, workerJobColumns)
 }
 
-// direct gives one worker or all workers a directive, and prints how many were told.
+// direct gives one worker or all workers a directive, and prints how many were told. It fails if
+// all workers that were to go on are ending.
 func direct(ctx context.Context, o *operator) error {
 	id, told := o.String("worker"), int32(1)
+	if (id == "") != o.Bool("all") {
+		return cmdline.Misuse(errors.New("name a worker with --worker ID, or tell all with --all"))
+	}
 	var err error
 	if id == "" {
 		told, err = o.sql.DirectWorkers(ctx, sqlcgen.DirectWorkersParams{Directive: o.argument(), Tenant: o.tenant})
@@ -658,10 +736,58 @@ func direct(ctx context.Context, o *operator) error {
 	if err != nil {
 		return err
 	}
-	return record(o, struct {
+	answer := struct {
 		Directive string `json:"directive"`
 		Workers   int32  `json:"workers"`
-	}{o.argument(), told})
+		Note      string `json:"note,omitempty"`
+	}{Directive: o.argument(), Workers: told}
+	switch o.argument() {
+	case "terminate":
+		answer.Note = "terminate is final: start the workers again to have them take jobs"
+	case "running", "resume":
+		ending, err := ending(ctx, o)
+		if err != nil {
+			return err
+		}
+		if ending > 0 {
+			answer.Note = fmt.Sprintf("%d workers are ending: restart them", ending)
+		}
+		if ending > 0 && told == 0 {
+			return &pg.Error{Code: "conflict", Message: "no worker was told to go on: " + answer.Note}
+		}
+	}
+	if o.Bool("json") {
+		return admin.JSON(o.out, answer)
+	}
+	fmt.Fprintf(o.out, "directive  %s\nworkers    %d\n", answer.Directive, answer.Workers)
+	if answer.Note != "" {
+		fmt.Fprintln(o.out, "note       "+answer.Note)
+	}
+	return nil
+}
+
+// ending returns how many of the first 1000 workers are ending, so that no directive has them go
+// on.
+func ending(ctx context.Context, o *operator) (n int, err error) {
+	rows, err := o.sql.Workers(ctx, sqlcgen.WorkersParams{Tenant: o.tenant, MaxRows: 1000, MaxBytes: math.MaxInt64})
+	for i := range rows {
+		if rows[i].State == "terminate" || rows[i].Directive != nil && *rows[i].Directive == "terminate" {
+			n++
+		}
+	}
+	return n, err
+}
+
+// removeWorker declares a worker dead, and prints how many of its jobs were taken back.
+func removeWorker(ctx context.Context, o *operator) error {
+	jobs, err := o.sql.RemoveWorker(ctx, sqlcgen.RemoveWorkerParams{WorkerID: o.argument(), Tenant: o.tenant})
+	if err != nil {
+		return err
+	}
+	return record(o, struct {
+		WorkerID string `json:"worker_id"`
+		Jobs     int32  `json:"jobs_taken_back"`
+	}{o.argument(), jobs})
 }
 
 // filter returns the dead letters that the options select. Its upper bound in time is fixed at
@@ -695,6 +821,76 @@ func countDeadLetters(ctx context.Context, o *operator) error {
 	return record(o, struct {
 		Jobs int64 `json:"jobs"`
 	}{jobs})
+}
+
+// shownDeadLetter is a dead letter in a list. The row of the statement has the errors of all
+// attempts.
+type shownDeadLetter struct {
+	ID         string     `json:"id"`
+	TenantID   string     `json:"tenant_id"`
+	Queue      string     `json:"queue"`
+	Type       string     `json:"type"`
+	Attempt    int32      `json:"attempt"`
+	FinishedAt *time.Time `json:"finished_at"`
+	Error      string     `json:"error"`
+}
+
+// listDeadLetters prints the dead letters that match, with the last error of each.
+func listDeadLetters(ctx context.Context, o *operator) error {
+	filter, err := o.filter(ctx)
+	if err != nil {
+		return err
+	}
+	limit, skip := o.page()
+	rows, err := o.sql.DeadLetters(ctx, sqlcgen.DeadLettersParams{
+		Queue: filter.Queue, Type: filter.Type, ErrorType: filter.ErrorType, Since: filter.Since, Until: filter.Until,
+		MaxRows: limit, Skipped: skip, Tenant: o.tenant, MaxBytes: math.MaxInt64,
+	})
+	if err != nil {
+		return err
+	}
+	letters := make([]shownDeadLetter, len(rows))
+	for i := range rows {
+		j := &rows[i]
+		letters[i] = shownDeadLetter{j.ID, j.TenantID, j.Queue, j.Type, j.Attempt, j.FinishedAt, lastError(j.Errors)}
+	}
+	return table(ctx, o, letters, deadLetterColumns)
+}
+
+// lastError returns the type or code of the last of a job's errors, with its message.
+func lastError(all []byte) string {
+	var errs []struct{ Type, Code, Message string }
+	if json.Unmarshal(all, &errs) != nil || len(errs) == 0 {
+		return ""
+	}
+	last := errs[len(errs)-1]
+	return cmp.Or(last.Type, last.Code) + ": " + last.Message
+}
+
+// retryDeadLetters retries the dead letter that is named, or those that match the filter.
+func retryDeadLetters(ctx context.Context, o *operator) error {
+	id := o.argument()
+	if id == "" {
+		return bulkDeadLetters("retried", (*admin.Filter).Retry)(ctx, o)
+	}
+	for _, option := range []string{"queue", "type", "error-type", "older-than"} {
+		if o.String(option) != "" {
+			return cmdline.Misuse(fmt.Errorf("the ID names the job: leave out --%s", option))
+		}
+	}
+	if !jsonbody.IsUUID(id) {
+		return cmdline.Misuse(fmt.Errorf("%q is no job: ids are UUIDs in lowercase with hyphens", id))
+	}
+	j, err := o.sql.RetryDeadLetter(ctx, sqlcgen.RetryDeadLetterParams{ID: id, Tenant: o.tenant})
+	if err != nil {
+		return err
+	}
+	return record(o, struct {
+		ID       string `json:"id"`
+		TenantID string `json:"tenant_id"`
+		Queue    string `json:"queue"`
+		State    string `json:"state"`
+	}{j.ID, j.TenantID, j.Queue, j.State})
 }
 
 // bulkDeadLetters returns an action that retries or deletes the dead letters that match. Without

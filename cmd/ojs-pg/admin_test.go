@@ -135,16 +135,22 @@ func TestAdminShowsScheduling(t *testing.T) {
 func TestAdminSteers(t *testing.T) {
 	t.Parallel()
 	o := startOperating(t)
-	o.lines(o.admin(0, "pause", "mail"), "queue mail")
+	o.lines(o.admin(0, "pause", "mail"), "queue mail is paused: 3 jobs of 2 tenants wait")
 	o.lines(o.admin(0, "queue", "mail"), "status paused")
-	o.admin(0, "resume", "mail")
+	o.lines(o.admin(0, "resume", "mail"), "queue mail is not paused: 3 jobs of 2 tenants wait")
 	o.lines(o.admin(0, "queue", "mail"), "status active")
-	o.lines(o.admin(0, "--tenant", "acme", "pause", "mail"), "tenant_id acme", "queue mail")
-	o.lines(o.admin(0, "--tenant", "acme", "limit", "3"), "tenant_id acme", "max_concurrency 3")
+	o.lines(o.admin(0, "pause", "*"), "everything is paused: 4 jobs of 2 tenants wait")
+	o.lines(o.admin(0, "resume", "*"), "everything is not paused: 4 jobs of 2 tenants wait")
+	o.lines(o.admin(0, "--tenant", "acme", "pause", "mail"), "tenant acme in queue mail is paused: 2 jobs of 1 tenants wait")
+	o.lines(o.admin(0, "--tenant", "acme", "limit", "3"), "tenant acme runs at most 3 jobs at once: 2 jobs of 1 tenants wait")
+	if got := o.admin(0, "--json", "--tenant", "acme", "limit", "3"); !strings.Contains(got, `"max_concurrency": 3`) ||
+		strings.Contains(got, "xid") {
+		t.Error(got)
+	}
 	if got := o.admin(0, "rules"); strings.Count(got, "acme") != 2 {
 		t.Error(got)
 	}
-	o.admin(0, "--tenant", "acme", "limit", "none")
+	o.lines(o.admin(0, "--tenant", "acme", "limit", "none"), "tenant acme has no limit: ")
 	o.admin(0, "--tenant", "acme", "resume", "mail")
 	o.lines(o.admin(0, "--tenant", "acme", "weigh", "0.5"), "id acme", "weight 0.5")
 	o.lines(o.admin(0, "--tenant", "acme", "weigh", "7", "--queue", "mail"), `config {"tenant_fairness": {"weights": {"acme": 7}}}`)
@@ -194,8 +200,21 @@ func TestAdminSteers(t *testing.T) {
 	o.lines(o.admin(0, "worker", "w1"), "worker_id w1", "state running", "id tenant queue attempt runs type")
 	o.lines(o.admin(0, "direct", "quiet", "--worker", "w1"), "directive quiet", "workers 1")
 	o.lines(o.admin(0, "worker", "w1"), "directive quiet")
-	o.lines(o.admin(0, "direct", "running"), "directive running", "workers 1")
-	for _, args := range [][]string{{"direct", "dance"}, {"worker", "w2"}} {
+	o.admin(2, "direct", "running")
+	o.admin(2, "direct", "running", "--all", "--worker", "w1")
+	o.lines(o.admin(0, "direct", "running", "--all"), "directive running", "workers 1")
+	if got := o.admin(1, "remove-worker", "w1"); !strings.Contains(got, "w1 sends heartbeats") || !strings.Contains(got, "15 s") {
+		t.Error(got)
+	}
+	o.lines(o.admin(0, "direct", "terminate", "--all"), "directive terminate", "workers 1", "note terminate is final")
+	if got := o.admin(1, "direct", "running", "--all"); !strings.Contains(got, "1 workers are ending: restart them") {
+		t.Error(got)
+	}
+	o.sql("select ojs.register_worker('w2')")
+	o.lines(o.admin(0, "direct", "running", "--all"), "workers 1", "note 1 workers are ending: restart them")
+	o.sql("update ojs.worker_beat set seen_at = seen_at - interval '20 seconds' where worker_id = 'w1'")
+	o.lines(o.admin(0, "remove-worker", "w1"), "worker_id w1", "jobs_taken_back 1")
+	for _, args := range [][]string{{"direct", "dance", "--all"}, {"worker", "w3"}, {"remove-worker", "w3"}} {
 		if got := o.admin(1, args...); !strings.HasPrefix(got, "ojs-pg: ") {
 			t.Error(got)
 		}
@@ -272,6 +291,16 @@ func TestAdminEndsTenants(t *testing.T) {
 	if got := o.admin(0, "--json", "audit", "--action", "resumed"); !strings.Contains(got, `"reason": "paid"`) {
 		t.Errorf("the audit trail is %s", got)
 	}
+	// Pauses and limits of concurrency are rules; limits on enqueueing are another kind, with other actions.
+	o.admin(0, "--tenant", "globex", "limits", `{"max_queue_depth": 4}`)
+	o.admin(0, "--tenant", "globex", "limits", `{"max_queue_depth": 7}`)
+	got := o.admin(0, "audit", "--kind", "limit", "--since", "P1D")
+	if !strings.Contains(got, " 4 -> 7") || strings.Contains(got, "acme") {
+		t.Errorf("the audit trail of limits is %s", got)
+	}
+	if got := o.admin(0, "--json", "audit", "--since", "2099-01-01T00:00:00Z"); strings.TrimSpace(got) != "[]" {
+		t.Errorf("changes of the future are %s", got)
+	}
 }
 
 func TestAdminDeadLetters(t *testing.T) {
@@ -295,6 +324,17 @@ func TestAdminDeadLetters(t *testing.T) {
 		t.Error(got)
 	}
 	count(1)
+	id := pgtest.One[string](t, o.pool, "select id::text from ojs.jobs where state = 'discarded'")
+	o.lines(o.admin(0, "dead-letters", "list"), "id tenant queue age error", id+" globex dead")
+	if got := o.admin(0, "--wide", "dead-letters", "list"); !strings.Contains(got, "boom: no") {
+		t.Error(got)
+	}
+	o.admin(2, "dead-letters", "retry", id, "--queue", "dead")
+	o.admin(2, "dead-letters", "retry", "7")
+	o.admin(1, "--tenant", "acme", "dead-letters", "retry", id)
+	o.lines(o.admin(0, "dead-letters", "retry", id), "id "+id, "tenant_id globex", "queue dead", "state available")
+	count(0)
+	o.sql(`select ojs.nack(f.id, '{"code": "boom", "message": "no"}') from ojs.fetch('{dead}') f`)
 	o.lines(o.admin(0, "dead-letters", "retry", "--queue", "dead", "--yes"), "what retried", "jobs 1", "remaining 0")
 	o.sql(`select ojs.nack(f.id, '{"code": "boom", "message": "no"}') from ojs.fetch('{dead}') f`)
 	o.lines(o.admin(0, "dead-letters", "purge", "--limit", "10", "--yes"), "what deleted", "jobs 1", "remaining 0")
@@ -342,6 +382,8 @@ func TestAdminMistakes(t *testing.T) {
 		{"queue a b", `takes no argument "b"`},
 		{"tenants --limit 0", "0 is not between 1 and 1000"},
 		{"sideways", `ojs-pg admin has no command "sideways"`},
+		{"--queue mail blocked", "write it after the command: ojs-pg admin blocked --queue"},
+		{"--sideways blocked", "flag provided but not defined"},
 		{"queus", `did you mean "ojs-pg admin queues"?`},
 		{"dead-letters rety", `did you mean "ojs-pg admin dead-letters retry"?`},
 	} {

@@ -26,8 +26,10 @@ var jobStates = []string{"scheduled", "pending", "available", "active", "retryab
 func jobCommands() []*cli.Command {
 	return []*cli.Command{
 		{
-			Name: "jobs", Usage: "list jobs, the newest first, or show one job", ArgsUsage: "[ID]", Action: withAdmin("[ID]", jobs),
-			Flags: append(queueAndTypeFlags(), limitFlag(), &cli.StringSliceFlag{
+			Name: "jobs", Usage: "list jobs, the newest first or the oldest (--oldest), or show one job", ArgsUsage: "[ID]", Action: withAdmin("[ID]", jobs),
+			Flags: append(queueAndTypeFlags(), limitFlag(), &cli.BoolFlag{
+				Name: "oldest", Sources: cli.EnvVars("OJS_ADMIN_OLDEST"), Usage: "list the oldest jobs first",
+			}, &cli.StringSliceFlag{
 				Name: "state", Sources: cli.EnvVars("OJS_ADMIN_STATE"),
 				Usage: "`STATE` of the jobs: " + strings.Join(jobStates, ", ") + "; several are separated by commas",
 				Validator: func(states []string) error {
@@ -81,7 +83,11 @@ func jobs(ctx context.Context, o *operator) error {
 	if len(params.States) == 0 {
 		params.States = nil // an empty list lets no state pass
 	}
-	rows, err := newestJobs(ctx, o.sql, params, int(o.Int32("limit")))
+	list := newestJobs
+	if o.Bool("oldest") {
+		list = oldestJobs
+	}
+	rows, err := list(ctx, o.sql, params, int(o.Int32("limit")))
 	if err != nil {
 		return err
 	}
@@ -110,6 +116,34 @@ func newestJobs(ctx context.Context, q *sqlcgen.Queries, params sqlcgen.ListJobs
 		}
 		params.Before = params.Floor
 	}
+}
+
+// oldestJobs reads the oldest jobs that match, at most most of them. As newestJobs does, it looks at
+// 10,000 jobs with each statement.
+func oldestJobs(ctx context.Context, q *sqlcgen.Queries, of sqlcgen.ListJobsParams, most int) ([]sqlcgen.ListJobsRow, error) {
+	found := []sqlcgen.ListJobsRow{} // not nil: --json prints [] if there is no job
+	params := sqlcgen.OldestJobsParams{
+		After: "00000000-0000-0000-0000-000000000000", Tenant: of.Tenant, States: of.States, Queue: of.Queue, Type: of.Type,
+	}
+	for len(found) < most {
+		upto, err := q.OldestStep(ctx, params.After)
+		if err != nil {
+			return nil, err
+		}
+		if upto == "" {
+			break
+		}
+		params.Upto, params.MaxRows = upto, int32(most-len(found))
+		rows, err := q.OldestJobs(ctx, params)
+		if err != nil {
+			return nil, err
+		}
+		for i := range rows {
+			found = append(found, sqlcgen.ListJobsRow(rows[i]))
+		}
+		params.After = upto
+	}
+	return found, nil
 }
 
 // jobColumns returns the columns of a list of jobs. An id has 36 columns of the screen, so that

@@ -27,6 +27,14 @@ func TestAdminShowsJobs(t *testing.T) {
 	if rows[0].ID != newest {
 		t.Errorf("the first job is %s, want the newest, %s", rows[0].ID, newest)
 	}
+	list(4, "jobs", "--oldest")
+	if rows[3].ID != newest {
+		t.Errorf("the last of the oldest jobs is %s, want %s", rows[3].ID, newest)
+	}
+	list(1, "jobs", "--oldest", "--limit", "1", "--queue", "dead")
+	list(1, "jobs", "--oldest", "--state", "active")
+	list(3, "jobs", "--oldest", "--type", "a*")
+	list(2, "--tenant", "acme", "jobs", "--oldest", "--limit", "3")
 	list(2, "jobs", "--limit", "2")
 	list(1, "jobs", "--state", "active")
 	list(4, "jobs", "--state", "active,available")

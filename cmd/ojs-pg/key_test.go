@@ -118,7 +118,7 @@ func TestKeyCommand(t *testing.T) {
 		{2, []string{"create"}, "name what the key may do"},
 		{2, []string{"creat"}, `did you mean "ojs-pg key create"?`},
 		{1, []string{"revoke", "019539a4-b68c-7def-8000-1a2b3c4d5e6f"}, "no API key"},
-		{1, []string{"rotate", made.ID}, "rotated already"},
+		{1, []string{"rotate", made.ID}, "The key after it, "},
 		{1, []string{"rotate", last.ID}, "no valid API key"},
 		{1, []string{"create", "--scope", "produce"}, "validation_error: a key without a tenant needs the scope all-tenants, too\nName"},
 		{1, []string{"--tenant", "acme", "create", "--scope", "everything"}, "scopes must be"},

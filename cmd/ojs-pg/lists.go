@@ -123,6 +123,7 @@ var (
 		name("tenant_id", "tenant"), column("kind", ""),
 		{Field: "name", Cut: 8},
 		{Field: "action", Cut: 10},
+		{Field: "change", Cut: 12},
 		spare("reason", ""),
 	}
 	usageColumns = []admin.Column{
@@ -132,6 +133,13 @@ var (
 	}
 	usageFaultColumns = []admin.Column{
 		name("tenant_id", "tenant"), {Field: "n", Exact: true}, column("hour", "age"), column("fault", ""),
+	}
+	deadLetterColumns = []admin.Column{
+		column("id", ""), name("tenant_id", "tenant"),
+		{Field: "queue", Cut: 8},
+		column("finished_at", "age"),
+		{Field: "error", Cut: 12},
+		spare("type", ""),
 	}
 	keyColumns = []admin.Column{
 		column("id", ""), name("tenant_id", "tenant"), name("name", ""), column("state", ""), column("last_used_at", "used"),

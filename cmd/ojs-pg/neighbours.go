@@ -34,11 +34,11 @@ func neighbourCommands() []*cli.Command {
 					Usage: "`WHAT` is lowered: weight, concurrency or rate",
 				},
 				&cli.Float64Flag{
-					Name: "factor", Sources: cli.EnvVars("OJS_ADMIN_FACTOR"),
-					Usage: "`PART` to which it is lowered, such as 0.2",
+					Name: "factor", Sources: cli.EnvVars("OJS_ADMIN_FACTOR"), HideDefault: true,
+					Usage: "`PART` to which it is lowered, such as 0.2; by default the factor of the watch for noisy neighbours",
 				},
 				&durationFlag{
-					Name: "lasts", Sources: cli.EnvVars("OJS_ADMIN_LASTS"),
+					Name: "lasts", Sources: cli.EnvVars("OJS_ADMIN_LASTS"), HideDefault: true,
 					Usage: "`TIME` for which it is lowered, such as 30m",
 				},
 			},

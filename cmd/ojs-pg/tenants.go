@@ -2,7 +2,12 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
 
 	"github.com/urfave/cli/v3"
 
@@ -20,7 +25,15 @@ func auditCommand() *cli.Command {
 			&cli.StringFlag{Name: "actor", Sources: cli.EnvVars("OJS_ADMIN_ACTOR"), Usage: "only changes by this `NAME`"},
 			&cli.StringFlag{
 				Name: "action", Sources: cli.EnvVars("OJS_ADMIN_ACTION"),
-				Usage: "only changes with this `ACTION`, such as limited or paused",
+				Usage: "only changes with this `ACTION`, such as limited or paused; limits on enqueueing are created, changed, removed",
+			},
+			&cli.StringFlag{
+				Name: "kind", Sources: cli.EnvVars("OJS_ADMIN_KIND"),
+				Usage: "only changes of this `KIND` of thing, such as rule (a limit of concurrency or a pause), limit (on enqueueing), tenant",
+			},
+			&cli.StringFlag{
+				Name: "since", Sources: cli.EnvVars("OJS_ADMIN_SINCE"),
+				Usage: "leave out changes before this `TIME`, as in RFC 3339, or longer ago than this age, such as P1D",
 			},
 		},
 		Action: withAdmin("", listAudit),
@@ -115,7 +128,15 @@ func deregister(ctx context.Context, o *operator) error {
 // the last n.
 func listAudit(ctx context.Context, o *operator) error {
 	params := sqlcgen.AuditTrailParams{
-		Tenant: o.tenant, Actor: given(o.String("actor")), Action: given(o.String("action")), MaxRows: o.Int32("limit"),
+		Tenant: o.tenant, Actor: given(o.String("actor")), Action: given(o.String("action")), Kind: given(o.String("kind")),
+		MaxRows: o.Int32("limit"),
+	}
+	since, err := readSince(ctx, o)
+	if err != nil {
+		return err
+	}
+	if !since.IsZero() {
+		params.Since = &since
 	}
 	if before := o.Int64("before"); before > 0 {
 		params.Before = &before
@@ -124,5 +145,42 @@ func listAudit(ctx context.Context, o *operator) error {
 	if err != nil {
 		return err
 	}
-	return table(ctx, o, rows, auditColumns)
+	if o.Bool("json") || o.Bool("wide") {
+		return table(ctx, o, rows, nil)
+	}
+	short := make([]shortChange, len(rows))
+	for i := range rows {
+		short[i] = shortChange{rows[i], change(rows[i].Old, rows[i].New)}
+	}
+	return table(ctx, o, short, auditColumns)
+}
+
+// shortChange is a row of the audit trail with its old and new members in one column.
+type shortChange struct {
+	sqlcgen.OjsAuditTrail
+	Change string `json:"change"`
+}
+
+// change returns what has changed, such as weight 1 -> 2; two changes are separated by a comma. A
+// member without an old or a new value has - there.
+func change(before, after []byte) string {
+	var was, is map[string]json.RawMessage
+	_ = json.Unmarshal(before, &was) // null: nothing was there before
+	_ = json.Unmarshal(after, &is)
+	all := maps.Clone(was)
+	if all == nil {
+		all = map[string]json.RawMessage{}
+	}
+	maps.Copy(all, is)
+	value := func(of map[string]json.RawMessage, member string) string {
+		if of[member] == nil {
+			return "-"
+		}
+		return strings.Trim(string(of[member]), `"`)
+	}
+	var changes []string
+	for _, member := range slices.Sorted(maps.Keys(all)) {
+		changes = append(changes, fmt.Sprintf("%s %s -> %s", member, value(was, member), value(is, member)))
+	}
+	return strings.Join(changes, ", ")
 }

@@ -68,8 +68,9 @@ func topCommand() *cli.Command {
 prints once and ends.
 
 LAST MIN is how many jobs of the queue were handed out in the last minute, OF ALL their part of all jobs that
-were. SHARE is the tenant's part of them, and IDEAL the part that its weight gives it. OLDEST is how long the
-oldest waiting job has waited.`,
+were. SHARE is the tenant's part of them, and IDEAL the part that its weight gives it. Both are sums over all
+queues, but shares hold within each queue: a tenant that has jobs in more queues than others gets more than
+IDEAL. OLDEST is how long the oldest waiting job has waited.`,
 		Flags: []cli.Flag{
 			databaseFlag(true),
 			&durationFlag{

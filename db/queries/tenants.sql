@@ -6,6 +6,8 @@ where (sqlc.narg('before')::bigint is null or a.n < sqlc.narg('before')::bigint)
     and (sqlc.narg('tenant')::text is null or a.tenant_id = sqlc.narg('tenant')::text)
     and (sqlc.narg('actor')::text is null or a.actor = sqlc.narg('actor')::text)
     and (sqlc.narg('action')::text is null or a.action = sqlc.narg('action')::text)
+    and (sqlc.narg('kind')::text is null or a.kind = sqlc.narg('kind')::text)
+    and (sqlc.narg('since')::timestamptz is null or a.at >= sqlc.narg('since')::timestamptz)
 order by a.n desc limit @max_rows::int offset @skip::int;
 
 -- name: OwnAuditTrail :many
@@ -45,6 +47,31 @@ select j.id, j.tenant_id, j.type, j.queue, j.state, j.priority, j.attempt, j.max
 from ojs.list_jobs(sqlc.narg('states')::text[], sqlc.narg('queue')::text, sqlc.narg('type')::text,
     sqlc.narg('since')::timestamptz, sqlc.narg('until')::timestamptz, sqlc.narg('before')::uuid, sqlc.narg('floor')::uuid,
     @skip::int, @max_rows::int, sqlc.narg('tenant')::text) j;
+
+-- name: OldestStep :one
+-- The id up to which a page of OldestJobs looks, 10,000 jobs on; empty if there are no more.
+select coalesce((select max(s.id)::text
+    from (select j.id::text as id from ojs.jobs j where j.id > @after::uuid order by j.id limit 10000) s), '')::text as upto;
+
+-- name: OldestJobs :many
+-- The oldest jobs that match a filter, among jobs with ids after one and up to another.
+select j.id, j.tenant_id, j.type, j.queue, j.state::text as state, j.priority, j.attempt, j.max_attempts, j.created_at, j.enqueued_at,
+    j.scheduled_at, j.started_at, j.finished_at, j.worker_id
+from ojs.jobs j
+where j.id > @after::uuid and j.id <= @upto::uuid
+    and (sqlc.narg('tenant')::text is null or j.tenant_id = sqlc.narg('tenant')::text)
+    and (sqlc.narg('states')::text[] is null or j.state::text = any (sqlc.narg('states')::text[]))
+    and (sqlc.narg('queue')::text is null or j.queue = sqlc.narg('queue')::text)
+    and (sqlc.narg('type')::text is null or j.type = sqlc.narg('type')::text
+        or sqlc.narg('type')::text like '%*' and starts_with(j.type, left(sqlc.narg('type')::text, -1)))
+order by j.id limit @max_rows::int;
+
+-- name: WaitingJobs :one
+-- How many available jobs a tenant or all have in a queue or in all, and how many tenants have some.
+select coalesce(sum(n.available), 0)::bigint as jobs, count(distinct n.tenant_id)::bigint as tenants
+from ojs._shard_numbers n
+where n.available > 0 and (sqlc.narg('tenant')::text is null or n.tenant_id = sqlc.narg('tenant')::text)
+    and (sqlc.narg('queue')::text is null or n.queue = sqlc.narg('queue')::text);
 
 -- name: LiveJobs :one
 -- How many jobs are in a state that is not final, of all tenants or of one, of all queues or of

@@ -26,6 +26,8 @@ type Explanation struct {
 	} `json:"held_by"`
 	DispatchesAhead *int64  `json:"dispatches_ahead"`
 	Certainty       *string `json:"certainty"`
+
+	waited time.Duration // of an available job: since when it is available
 }
 
 // SlotHolder is a job that counts against a limit.
@@ -54,6 +56,14 @@ func Explain(ctx context.Context, w io.Writer, q *sqlcgen.Queries, id string, te
 	if err != nil {
 		return err
 	}
+	if e.State == "available" {
+		// The job may have run meanwhile; then it is as if it had just become available.
+		j, err := q.JobInfo(ctx, sqlcgen.JobInfoParams{ID: id, Tenant: tenant})
+		if err != nil {
+			return err
+		}
+		e.waited = max(now.Sub(j.EnqueuedAt), 0)
+	}
 	return e.print(w, now)
 }
 
@@ -63,7 +73,11 @@ func (e *Explanation) print(w io.Writer, now time.Time) error {
 	if e.EffectivePriority != e.Priority {
 		fmt.Fprintf(w, ", with its tenant's boost %d", e.EffectivePriority)
 	}
-	fmt.Fprintf(w, ", is %s.\n\n", e.State)
+	fmt.Fprintf(w, ", is %s", e.State)
+	if e.waited > 0 {
+		fmt.Fprintf(w, " and has waited for %s", Age(e.waited.Seconds()))
+	}
+	fmt.Fprint(w, ".\n\n")
 	for _, h := range e.HeldBy {
 		fmt.Fprintf(w, "  - %s\n", cell(reflect.ValueOf(h.Text)))
 	}

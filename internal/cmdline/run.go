@@ -33,7 +33,7 @@ func Run(app *cli.Command, args []string, stdout, stderr io.Writer) int {
 	defer stop()
 	context.AfterFunc(ctx, stop)
 	var began, mistake string
-	prepare(app, &began, &mistake)
+	prepare(app, args, &began, &mistake)
 	app.Writer, app.ErrWriter = stdout, stderr
 	// The library would print errors, too.
 	app.ExitErrHandler = func(context.Context, *cli.Command, error) {}
@@ -114,15 +114,10 @@ func named(at *cli.Command, args []string) string {
 // command when its action begins: an error before that is a mistake in options or in the
 // environment. mistake becomes the name of the command whose options are wrong, if the library says
 // which.
-func prepare(c *cli.Command, began, mistake *string) {
+func prepare(c *cli.Command, args []string, began, mistake *string) {
 	c.OnUsageError = func(_ context.Context, c *cli.Command, err error, _ bool) error {
 		*mistake = c.FullName()
-		if unknown, is := strings.CutPrefix(err.Error(), "flag provided but not defined: -"); is {
-			if near := nearFlags(c, unknown); len(near) > 0 {
-				return fmt.Errorf("there is no option --%s; did you mean --%s?", unknown, strings.Join(near, " or --"))
-			}
-		}
-		return err
+		return mistaken(c, args, err)
 	}
 	if action := c.Action; action != nil {
 		c.Action = func(ctx context.Context, c *cli.Command) error {
@@ -131,8 +126,24 @@ func prepare(c *cli.Command, began, mistake *string) {
 		}
 	}
 	for _, sub := range c.Commands {
-		prepare(sub, began, mistake)
+		prepare(sub, args, began, mistake)
 	}
+}
+
+// mistaken returns the error of an option that c does not have. It says that the option stands after
+// the command, if a command below c has it, or else which options of c were probably meant.
+func mistaken(c *cli.Command, args []string, err error) error {
+	_, option, unknown := strings.Cut(err.Error(), "flag provided but not defined: ")
+	if option = strings.TrimLeft(option, "-"); !unknown {
+		return err
+	}
+	if takes := takerOf(c, args, option); takes != nil {
+		return fmt.Errorf("%s has no option --%s; write it after the command: %s --%s", c.FullName(), option, takes.FullName(), option)
+	}
+	if near := nearFlags(c, option); len(near) > 0 {
+		return fmt.Errorf("there is no option --%s; did you mean --%s?", option, strings.Join(near, " or --"))
+	}
+	return err
 }
 
 // nearFlags returns at most two options of a command that an unknown one was probably meant for:
@@ -156,6 +167,18 @@ func nearFlags(c *cli.Command, unknown string) []string {
 	}
 	near = append(near, mentioned...)
 	return near[:min(len(near), 2)]
+}
+
+// takerOf returns a command below c that has an option, preferably the one that the arguments name;
+// nil: there is none.
+func takerOf(c *cli.Command, args []string, option string) (takes *cli.Command) {
+	for _, sub := range c.Commands {
+		has := slices.ContainsFunc(sub.Flags, func(f cli.Flag) bool { return slices.Contains(f.Names(), option) })
+		if has && (takes == nil || slices.Contains(args, sub.Name)) {
+			takes = sub
+		}
+	}
+	return takes
 }
 
 // Version returns the version that a program shows, with those of Go and the platform. linked is

@@ -120,7 +120,7 @@ backpressure: How many jobs the queue may hold.
 backtrace: Where the handler failed.
 because: Why there is the pause; operators alone read it.
 burst: How many jobs may be enqueued at once; as limit, unless it is given.
-by: The login role that paused; operators alone read it.
+by: The login or principal that paused, or that told the workers to rest or end; operators alone read it.
 by_error_type: Numbers of dead letters by type of error; of many types the 1000 with the most.
 by_queue: Numbers of dead letters by queue; of many queues the 1000 with the most.
 by_type: Numbers of dead letters by type of job; of many types the 1000 with the most.

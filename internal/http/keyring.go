@@ -44,8 +44,15 @@ type knownKey struct {
 
 const (
 	keyMemory = time.Second
-	maxKeys   = 10_000 // in each of the two caches
-	keyBatch  = 100    // keys in one statement
+	// outageMemory is how long a key that was valid may still read metrics while keys cannot be
+	// looked up. It is longer than an outage, because alerts need metrics until the end of it.
+	outageMemory = 24 * time.Hour
+	// outagePatience is how long such a key waits for a lookup. Prometheus gives a scrape up after
+	// 10 s, and reading the queues takes up to 5 s of that.
+	outagePatience = 2 * time.Second
+
+	maxKeys  = 10_000 // in each of the two caches
+	keyBatch = 100    // keys in one statement
 )
 
 // keyForm reports whether a secret has the form of the keys that ojs.create_api_key makes. It runs
@@ -97,6 +104,34 @@ func (k *keyring) owner(ctx context.Context, secret string) (*principal, error) 
 		return nil, err
 	}
 	return found.(*principal), nil
+}
+
+// ownerInOutage returns what owner returns. If the lookup fails, or takes longer than
+// outagePatience, it returns the owner that the key had at its last lookup, for outageMemory. It is
+// for metrics alone: a key that was revoked just before an outage would be valid until its end.
+func (k *keyring) ownerInOutage(ctx context.Context, secret string) (*principal, error) {
+	hash := sha256.Sum256([]byte(secret))
+	known, valid := k.recall(hash)
+	if !valid || time.Now().After(known.until.Add(outageMemory)) {
+		return k.owner(ctx, secret)
+	}
+	type answer struct {
+		owner *principal
+		err   error
+	}
+	answered := make(chan answer, 1)
+	go func() {
+		owner, err := k.owner(ctx, secret)
+		answered <- answer{owner, err}
+	}()
+	select {
+	case a := <-answered:
+		if a.err == nil {
+			return a.owner, nil
+		}
+	case <-time.After(outagePatience):
+	}
+	return known.owner, nil
 }
 
 // recall returns the last result for a key, which may no longer hold, and whether the key was valid

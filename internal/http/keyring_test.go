@@ -52,10 +52,7 @@ func TestKeysAreRememberedForASecond(t *testing.T) {
 		t.Errorf("asked %d times", asked)
 	}
 	before := asked
-	for hash, key := range ring.valid {
-		key.until = time.Now()
-		ring.valid[hash] = key
-	}
+	ring.expire()
 	if _, err := ring.owner(t.Context(), goodKey); err != nil || asked != before+1 {
 		t.Errorf("asked %d times after a second, %v", asked-before, err)
 	}
@@ -65,6 +62,63 @@ func TestKeysAreRememberedForASecond(t *testing.T) {
 		if who, err := ring.owner(t.Context(), form); who != nil || err != nil || asked != before+1 {
 			t.Errorf("%q was asked for", form)
 		}
+	}
+}
+
+// expire ends what the keyring remembers, so that the next request with each key asks the database.
+func (k *keyring) expire() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for hash, key := range k.valid {
+		key.until = time.Now()
+		k.valid[hash] = key
+	}
+}
+
+// While keys cannot be looked up, a key that was valid lately reads metrics, and nothing else.
+func TestMetricsAreReadDuringAnOutage(t *testing.T) {
+	t.Parallel()
+	a := guarded(t)
+	operator, late, tenant := a.key("", "{admin}"), a.key("", "{admin}"), a.key("acme", "{read}")
+	a.do("GET", "/metrics", "", operator).want(200)
+	a.do("GET", "/metrics", "", tenant).want(403)
+	pgtest.Exec(t, a.pool, "alter function ojs._key_owner(bytea) rename to _key_owner_away")
+	a.srv.keys.expire()
+	a.do("GET", "/metrics", "", operator).want(200)
+	a.do("GET", "/metrics", "", tenant).want(403)
+	for path, key := range map[string]string{"/metrics": late, v1 + "/admin/queues": operator} {
+		if r := a.do("GET", path, "", key); r.status < 500 {
+			t.Errorf("%s during the outage: %d", path, r.status)
+		}
+	}
+	pgtest.Exec(t, a.pool, "alter function ojs._key_owner_away(bytea) rename to _key_owner")
+	pgtest.Exec(t, a.pool, "update ojs.api_key set revoked_at = ojs.now() where tenant_id is null")
+	a.do("GET", "/metrics", "", operator).want(401)
+	pgtest.Exec(t, a.pool, "alter function ojs._key_owner(bytea) rename to _key_owner_away")
+	if r := a.do("GET", "/metrics", "", operator); r.status == 200 {
+		t.Error("a key that was refused reads metrics during an outage")
+	}
+}
+
+// A lookup that hangs does not hold a scrape up for longer than Prometheus waits.
+func TestMetricsDoNotWaitForALookupThatHangs(t *testing.T) {
+	t.Parallel()
+	hang := make(chan struct{})
+	defer close(hang)
+	asked := 0
+	ring := keysOf(func([]keyHash) {
+		if asked++; asked > 1 {
+			<-hang
+		}
+	})
+	if _, err := ring.owner(t.Context(), goodKey); err != nil {
+		t.Fatal(err)
+	}
+	ring.expire()
+	began := time.Now()
+	who, err := ring.ownerInOutage(t.Context(), goodKey)
+	if took := time.Since(began); err != nil || who == nil || took > outagePatience+time.Second {
+		t.Errorf("%v, %v after %v", who, err, took)
 	}
 }
 

@@ -21,6 +21,9 @@ import (
 // v1 is the prefix of the paths of OJS.
 const v1 = "/ojs/v1"
 
+// metricsPath is the path of Prometheus's scrapes.
+const metricsPath = "/metrics"
+
 // access is the scope that a credential needs for a route.
 type access string
 

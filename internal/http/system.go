@@ -20,7 +20,7 @@ func (s *Server) systemRoutes() []route {
 		{Method: http.MethodGet, Path: "/health", Scope: scopeOpen, Handler: s.live},
 		{Method: http.MethodGet, Path: v1 + "/ready", Scope: scopeOpen, Handler: s.ready},
 		{Method: http.MethodGet, Path: "/ready", Scope: scopeOpen, Handler: s.ready},
-		{Method: http.MethodGet, Path: "/metrics", Scope: scopeAdmin, Handler: s.metricsText},
+		{Method: http.MethodGet, Path: metricsPath, Scope: scopeAdmin, Handler: s.metricsText},
 	}
 	if s.reset != nil {
 		routes = append(routes, route{Method: http.MethodPost, Path: v1 + "/admin/reset", Scope: scopeAdmin, Handler: s.resetAll})

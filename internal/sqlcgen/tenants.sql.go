@@ -17,16 +17,20 @@ where ($1::bigint is null or a.n < $1::bigint)
     and ($2::text is null or a.tenant_id = $2::text)
     and ($3::text is null or a.actor = $3::text)
     and ($4::text is null or a.action = $4::text)
-order by a.n desc limit $6::int offset $5::int
+    and ($5::text is null or a.kind = $5::text)
+    and ($6::timestamptz is null or a.at >= $6::timestamptz)
+order by a.n desc limit $8::int offset $7::int
 `
 
 type AuditTrailParams struct {
-	Before  *int64  `json:"before"`
-	Tenant  *string `json:"tenant"`
-	Actor   *string `json:"actor"`
-	Action  *string `json:"action"`
-	Skip    int32   `json:"skip"`
-	MaxRows int32   `json:"max_rows"`
+	Before  *int64     `json:"before"`
+	Tenant  *string    `json:"tenant"`
+	Actor   *string    `json:"actor"`
+	Action  *string    `json:"action"`
+	Kind    *string    `json:"kind"`
+	Since   *time.Time `json:"since"`
+	Skip    int32      `json:"skip"`
+	MaxRows int32      `json:"max_rows"`
 }
 
 // The latest first, before a row of an earlier page.
@@ -36,6 +40,8 @@ func (q *Queries) AuditTrail(ctx context.Context, arg AuditTrailParams) ([]OjsAu
 		arg.Tenant,
 		arg.Actor,
 		arg.Action,
+		arg.Kind,
+		arg.Since,
 		arg.Skip,
 		arg.MaxRows,
 	)
@@ -506,6 +512,103 @@ func (q *Queries) LiveJobs(ctx context.Context, arg LiveJobsParams) (int64, erro
 	return jobs, err
 }
 
+const oldestJobs = `-- name: OldestJobs :many
+select j.id, j.tenant_id, j.type, j.queue, j.state::text as state, j.priority, j.attempt, j.max_attempts, j.created_at, j.enqueued_at,
+    j.scheduled_at, j.started_at, j.finished_at, j.worker_id
+from ojs.jobs j
+where j.id > $1::uuid and j.id <= $2::uuid
+    and ($3::text is null or j.tenant_id = $3::text)
+    and ($4::text[] is null or j.state::text = any ($4::text[]))
+    and ($5::text is null or j.queue = $5::text)
+    and ($6::text is null or j.type = $6::text
+        or $6::text like '%*' and starts_with(j.type, left($6::text, -1)))
+order by j.id limit $7::int
+`
+
+type OldestJobsParams struct {
+	After   string   `json:"after"`
+	Upto    string   `json:"upto"`
+	Tenant  *string  `json:"tenant"`
+	States  []string `json:"states"`
+	Queue   *string  `json:"queue"`
+	Type    *string  `json:"type"`
+	MaxRows int32    `json:"max_rows"`
+}
+
+type OldestJobsRow struct {
+	ID          string     `json:"id"`
+	TenantID    string     `json:"tenant_id"`
+	Type        string     `json:"type"`
+	Queue       string     `json:"queue"`
+	State       string     `json:"state"`
+	Priority    int32      `json:"priority"`
+	Attempt     int32      `json:"attempt"`
+	MaxAttempts int32      `json:"max_attempts"`
+	CreatedAt   time.Time  `json:"created_at"`
+	EnqueuedAt  time.Time  `json:"enqueued_at"`
+	ScheduledAt *time.Time `json:"scheduled_at"`
+	StartedAt   *time.Time `json:"started_at,omitempty"`
+	FinishedAt  *time.Time `json:"finished_at"`
+	WorkerID    *string    `json:"worker_id"`
+}
+
+// The oldest jobs that match a filter, among jobs with ids after one and up to another.
+func (q *Queries) OldestJobs(ctx context.Context, arg OldestJobsParams) ([]OldestJobsRow, error) {
+	rows, err := q.db.Query(ctx, oldestJobs,
+		arg.After,
+		arg.Upto,
+		arg.Tenant,
+		arg.States,
+		arg.Queue,
+		arg.Type,
+		arg.MaxRows,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []OldestJobsRow{}
+	for rows.Next() {
+		var i OldestJobsRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.TenantID,
+			&i.Type,
+			&i.Queue,
+			&i.State,
+			&i.Priority,
+			&i.Attempt,
+			&i.MaxAttempts,
+			&i.CreatedAt,
+			&i.EnqueuedAt,
+			&i.ScheduledAt,
+			&i.StartedAt,
+			&i.FinishedAt,
+			&i.WorkerID,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const oldestStep = `-- name: OldestStep :one
+select coalesce((select max(s.id)::text
+    from (select j.id::text as id from ojs.jobs j where j.id > $1::uuid order by j.id limit 10000) s), '')::text as upto
+`
+
+// The id up to which a page of OldestJobs looks, 10,000 jobs on; empty if there are no more.
+func (q *Queries) OldestStep(ctx context.Context, after string) (string, error) {
+	row := q.db.QueryRow(ctx, oldestStep, after)
+	var upto string
+	err := row.Scan(&upto)
+	return upto, err
+}
+
 const ownAuditTrail = `-- name: OwnAuditTrail :many
 select a.nth::bigint as n, a.at, a.actor, a.tenant_id, a.kind, a.name, a.action, (a.old - 'reason')::jsonb as old,
     (a.new - 'reason')::jsonb as new, a.reason
@@ -841,4 +944,29 @@ func (q *Queries) VerifyUsage(ctx context.Context, tenant *string) ([]VerifyUsag
 		return nil, err
 	}
 	return items, nil
+}
+
+const waitingJobs = `-- name: WaitingJobs :one
+select coalesce(sum(n.available), 0)::bigint as jobs, count(distinct n.tenant_id)::bigint as tenants
+from ojs._shard_numbers n
+where n.available > 0 and ($1::text is null or n.tenant_id = $1::text)
+    and ($2::text is null or n.queue = $2::text)
+`
+
+type WaitingJobsParams struct {
+	Tenant *string `json:"tenant"`
+	Queue  *string `json:"queue"`
+}
+
+type WaitingJobsRow struct {
+	Jobs    int64 `json:"jobs"`
+	Tenants int64 `json:"tenants"`
+}
+
+// How many available jobs a tenant or all have in a queue or in all, and how many tenants have some.
+func (q *Queries) WaitingJobs(ctx context.Context, arg WaitingJobsParams) (WaitingJobsRow, error) {
+	row := q.db.QueryRow(ctx, waitingJobs, arg.Tenant, arg.Queue)
+	var i WaitingJobsRow
+	err := row.Scan(&i.Jobs, &i.Tenants)
+	return i, err
 }

@@ -47,10 +47,10 @@ begin
         v_says.certainty := case when v_stands.certainty = 'exact'
             and exists (select from ojs.pool p where p.isolated and p.tenants is not null) then 'estimate' else v_stands.certainty end;
         v_says.held_by := v_says.held_by || ojs._held_by_limits(v_job, v_tenant is null) || ojs._held_by_pools(v_job, v_tenant is null);
-        -- Which queues have work would tell a tenant about other tenants, so only operators learn
-        -- it.
+        -- Which queues have work, and which workers rest, would tell a tenant about other tenants,
+        -- so only operators learn it.
         if v_tenant is null then
-            v_says.held_by := v_says.held_by || ojs._held_by_rotation(v_job.queue);
+            v_says.held_by := v_says.held_by || ojs._held_by_rest(v_job.queue) || ojs._held_by_rotation(v_job.queue);
         end if;
         v_says.held_by := v_says.held_by || ojs._held_by_line(v_job, v_stands, v_says.held_by);
         if v_says.held_by = '[]' then
@@ -191,6 +191,37 @@ $$;
 comment on function ojs._held_by_pools(ojs.job, boolean) is
 'Isolated pools that hold a job back, because they are at their max_concurrency or have no workers:
 entries of held_by. p_all: with their names and numbers.';
+
+create or replace function ojs._held_by_rest(p_queue text) returns jsonb
+language plpgsql stable
+as $$
+begin
+    return (
+    select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('cause', 'workers_rest', 'since', ojs._utc(r.told_at),
+        'by', r.told_by, 'text', concat_ws(' ', case when r.workers > 0
+                then format('The %s of queue %s %s.', case r.workers when 1 then '1 worker' else r.workers || ' workers' end, p_queue,
+                    case r.workers when 1 then 'rests or ends' else 'all rest or end' end)
+                else format('No worker asks for queue %s.', p_queue) end,
+            r.told_by || format(' told the workers to %s at %s.',
+                case r.directive when 'quiet' then 'rest (quiet)' else 'end (terminate)' end, ojs._in_words(r.told_at)),
+            case r.directive when 'terminate' then 'Start workers again: terminate is final.' end)))), '[]')
+    from (
+        select r.workers, r.told_at, r.told_by, r.directive from ojs._resting_queues(p_queue) r
+        union all
+        -- Workers that were told to end have ended, and no other has come since. Later, a worker
+        -- that polls now and then may serve the queue.
+        select 0, d.at, d.by, d.directive from ojs._told() d
+        where d.directive <> 'running' and d.at > ojs.now() - interval '1 hour'
+          and not exists (select from ojs._waiting_servers() s where s.queue = p_queue)
+          and not exists (select from ojs.worker w where p_queue = any (ojs._serves(w.queues, w.asks)))
+          and not exists (select from (select l.queue, l.at from ojs.lease l order by l.at desc limit 1000) l
+            where l.queue = p_queue and l.at > d.at + interval '1 second')
+    ) r);
+end;
+$$;
+comment on function ojs._held_by_rest(text) is
+'Whether all workers of a queue rest or end, or have ended as they were told: an entry of held_by,
+with the login or principal that told them.';
 
 create or replace function ojs._held_by_rotation(p_queue text) returns jsonb
 language plpgsql stable

@@ -170,7 +170,8 @@ begin
         (6, 'line', p_stand.tenant_ahead > 0, p_stand.tenant_ahead,
             format('Before it in line: %s of its own tenant.', ojs._so_many(p_stand.tenant_ahead,
                 case when p_stand.certainty = 'at_least' then p_stand.certainty end))),
-        (7, 'no_worker', p_stand.idle, null, format(
+        (7, 'no_worker', p_stand.idle and not exists (select from jsonb_array_elements(p_held) e
+            where e ->> 'cause' = 'workers_rest'), null, format(
             'No worker seems to ask for queue %s: none waits, and nothing was handed out of it in the last five minutes.', p_job.queue))
     ) h(n, cause, holds, jobs, said)
     where h.holds);

@@ -166,6 +166,10 @@ as $$
     select 'note', 'roles', 'This role may not see how long others'' transactions have been open: nothing is said of them.',
         format('grant pg_read_all_stats to %I', session_user), 'long-transaction.md'
     where not pg_has_role(session_user, 'pg_read_all_stats', 'usage')
+    union all
+    select 'note', 'roles', 'This role may not end sessions of other roles: pg_terminate_backend is refused.',
+        format('grant pg_signal_backend to %I', session_user), 'long-transaction.md'
+    where not pg_has_role(session_user, 'pg_signal_backend', 'usage')
 $$;
 comment on function ojs._doctor_roles() is 'The findings of ojs.doctor about roles.';
 

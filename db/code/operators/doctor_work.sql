@@ -80,14 +80,19 @@ create or replace function ojs._doctor_work() returns setof ojs.finding
 language sql stable
 as $$
     -- A worker that polls without waiting asks for the queue only now and then, so jobs that came
-    -- a moment ago are no sign.
-    (select 'warning'::ojs.severity, 'queues',
-        format('No worker asks for queue %s: %s jobs of %s tenants wait, the first for %s.', q.queue, q.available, q.tenants,
-            date_trunc('second', w.oldest_wait)),
-        'Start workers that serve it, or look whether they rest or name another queue.', 'queue-stuck.md'
+    -- a moment ago are no sign. Workers that were told to rest or end will not ask.
+    (select case when q.directive = 'terminate' then 'error' else 'warning' end::ojs.severity, 'queues',
+        concat_ws(' ', case when q.resting > 0 then format('All %s workers of queue %s rest or end', q.resting, q.queue)
+                else format('No worker asks for queue %s', q.queue) end || format(': %s jobs of %s tenants wait, the first for %s.',
+                q.available, q.tenants, date_trunc('second', w.oldest_wait)),
+            q.told_by || format(' told the workers to %s at %s.',
+                case q.directive when 'quiet' then 'rest (quiet)' else 'end (terminate)' end, date_trunc('second', q.told_at))),
+        case when q.directive = 'terminate' then 'Start workers again: terminate is final for the processes that were told.'
+            when q.resting > 0 then 'If it is not meant: ojs-pg admin direct running --all, or ojs.direct_workers(''running'').'
+            else 'Start workers that serve it, or look whether they name another queue.' end, 'queue-stuck.md'
     from (select u.* from ojs.unserved_queues u order by u.available desc, u.queue limit 20) q
     cross join lateral (select max(s.oldest_wait) as oldest_wait from ojs.shard_stats s where s.queue = q.queue) w
-    where w.oldest_wait > interval '2 minutes' order by q.available desc, q.queue limit 5)
+    where q.directive is not null or w.oldest_wait > interval '2 minutes' order by q.available desc, q.queue limit 5)
     union all
     (select case when b.is_pause and b.since < ojs.now() - interval '1 hour' then 'warning' else 'note' end::ojs.severity, b.topic,
         format('%s is %s: %s jobs of %s tenants wait.', b.subject, case when b.is_pause

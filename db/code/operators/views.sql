@@ -103,11 +103,20 @@ comment on column ojs.queue_demands.handed_out_at is
 'When a job of it was last handed out, to within 10 seconds; null: not within an hour.';
 comment on column ojs.queue_demands.paused is 'Whether the queue, or everything, is paused.';
 comment on column ojs.queue_demands.served is
-'Whether workers ask for it: a FETCH waits, a job runs, or a job was handed out within 5 minutes.';
+'Whether workers ask for it: a FETCH waits, a job runs, or a job was handed out within 5 minutes.
+False if all its registered workers rest or end, of their own accord or as they were told.';
 
 create or replace view ojs.unserved_queues with (security_invoker = true) as
-select q.queue, q.tenants, q.available, q.workers, q.pools, q.handed_out_at
-from ojs.queue_demands q where q.available > 0 and not q.served and not q.paused;
+select q.queue, q.tenants, q.available, q.workers, q.pools, q.handed_out_at, coalesce(r.workers, 0) as resting,
+    coalesce(r.told_at, t.at) as told_at, coalesce(r.told_by, t.by) as told_by, coalesce(r.directive, t.directive) as directive
+from ojs.queue_demands q
+left join ojs._resting_queues() r(queue, workers, told_at, told_by, directive) on r.queue = q.queue
+left join lateral (
+    select d.at, d.by, d.directive from ojs._told() d(at, by, directive)
+    where r.queue is null and q.workers = 0 and d.directive <> 'running'
+      and (d.at > q.handed_out_at - ojs._pace_step()) is not false
+) t on true
+where q.available > 0 and not q.served and not q.paused;
 comment on view ojs.unserved_queues is 'Queues with available jobs that no worker asks for.';
 comment on column ojs.unserved_queues.queue is 'The queue.';
 comment on column ojs.unserved_queues.tenants is 'How many tenants have available jobs in it.';
@@ -117,6 +126,14 @@ comment on column ojs.unserved_queues.workers is
 comment on column ojs.unserved_queues.pools is 'Configured pools that list it; null: none.';
 comment on column ojs.unserved_queues.handed_out_at is
 'When a job of it was last handed out; null: not within an hour.';
+comment on column ojs.unserved_queues.resting is
+'Registered workers of it that rest or end, if all do; else 0.';
+comment on column ojs.unserved_queues.told_at is
+'When its workers were last told to rest or end; null: not told, as far as is known.';
+comment on column ojs.unserved_queues.told_by is 'The login or principal that told them.';
+comment on column ojs.unserved_queues.directive is
+'What they were told: quiet or terminate. After terminate they take jobs only when they are started
+again.';
 
 create or replace view ojs.blocked_tenants with (security_invoker = true) as
 with rule as materialized (
@@ -124,19 +141,21 @@ with rule as materialized (
         coalesce(r.active >= r.max_concurrency, false) as is_full
     from ojs.rule_stats r
 ), unserved as materialized (
-    select q.queue, q.handed_out_at from ojs.unserved_queues q
+    select q.queue, q.handed_out_at, q.resting, q.told_at, q.told_by, q.directive from ojs.unserved_queues q
 )
 select n.tenant_id, n.queue, n.available, n.active,
     case w.n when 0 then 'dispatch is held' when 1 then 'everything is paused' when 2 then 'the queue is paused'
         when 3 then 'the tenant is paused' when 4 then 'the tenant is paused in the queue' when 5 then 'the limit of all is reached'
         when 6 then 'the queue''s limit is reached' when 7 then 'the tenant''s limit is reached'
-        when 8 then 'the tenant''s limit in the queue is reached' else 'no worker asks for the queue' end as why,
+        when 8 then 'the tenant''s limit in the queue is reached' when 9 then 'all workers of the queue rest or end'
+        else 'no worker asks for the queue' end as why,
     case w.n when 0 then s.held_at when 1 then a.paused_at when 2 then q.paused_at when 3 then t.paused_at when 4 then b.paused_at
-        when 9 then u.handed_out_at end as since,
+        when 9 then u.told_at when 10 then u.handed_out_at end as since,
     case w.n when 1 then concat_ws(': ', a.paused_by, a.reason) when 2 then concat_ws(': ', q.paused_by, q.reason)
         when 3 then concat_ws(': ', t.paused_by, t.reason) when 4 then concat_ws(': ', b.paused_by, b.reason)
         when 5 then format('%s of %s run', a.active, a.max_concurrency) when 6 then format('%s of %s run', q.active, q.max_concurrency)
         when 7 then format('%s of %s run', t.active, t.max_concurrency) when 8 then format('%s of %s run', b.active, b.max_concurrency)
+        when 9 then u.told_by || ' told them: ' || u.directive when 10 then u.told_by || ' told all workers: ' || u.directive
     end as detail
 from ojs._shard_numbers n
 cross join ojs.settings s
@@ -148,7 +167,7 @@ left join unserved u on u.queue = n.queue
 cross join lateral (
     select case when s.held_at is not null then 0 when a.paused_at is not null then 1 when q.paused_at is not null then 2
         when t.paused_at is not null then 3 when b.paused_at is not null then 4 when a.is_full then 5 when q.is_full then 6
-        when t.is_full then 7 when b.is_full then 8 when u.queue is not null then 9 end as n
+        when t.is_full then 7 when b.is_full then 8 when u.resting > 0 then 9 when u.queue is not null then 10 end as n
 ) w
 where n.available > 0 and w.n is not null;
 comment on view ojs.blocked_tenants is
@@ -161,10 +180,11 @@ comment on column ojs.blocked_tenants.active is 'Jobs of it that are active.';
 comment on column ojs.blocked_tenants.why is
 'The first reason that holds them back; ojs.explain lists all reasons of a job.';
 comment on column ojs.blocked_tenants.since is
-'Since when; for a queue that no worker asks for, when a job of it was last handed out; null: not
-known.';
+'Since when; for a queue that no worker asks for, when a job of it was last handed out; for one whose
+workers rest or end, when they were told; null: not known.';
 comment on column ojs.blocked_tenants.detail is
-'The role that paused it and its reason, or how many of how many jobs run; null: nothing more.';
+'The role that paused it and its reason, how many of how many jobs run, or the role that told the
+workers to rest or end; null: nothing more.';
 
 create or replace view ojs.longest_waits with (security_invoker = true) as
 select distinct on (s.tenant_id) s.tenant_id, s.queue, s.oldest_wait, s.available, s.active

@@ -123,7 +123,9 @@ begin
             'Check the id; a key that has ended cannot be rotated.');
     elsif v_old.rotated_to is not null then
         -- The key now expires at the end of the overlap, and a new key would be given the same end.
-        perform ojs._raise('OJ409', format('API key %s has been rotated already', p_id), jsonb_build_object('field', 'id'));
+        perform ojs._raise('OJ409', format('API key %s has been rotated already', p_id), jsonb_build_object('field', 'id'),
+            format('It is valid until %s, which cannot be changed; ojs.revoke_api_key ends it now. The key after it, %s, can be rotated.',
+                ojs._utc(v_old.expires_at), v_old.rotated_to));
     elsif (p_overlap between '0' and '31 days') is not true then
         perform ojs._raise('OJ422', 'overlap must be between 0 and 31 days', '{"field": "overlap"}');
     end if;

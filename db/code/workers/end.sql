@@ -17,7 +17,8 @@ begin
     if v_seen >= ojs.now() - ojs._heartbeat_timeout() / 2 then
         perform ojs._raise('OJ409', format('worker %s sends heartbeats', p_worker_id),
             jsonb_build_object('worker_id', p_worker_id, 'last_heartbeat_at', ojs._utc(v_seen)),
-            'Tell it to terminate, or wait until it is stale.');
+            format('If it lives, tell it to terminate. If it is dead, call again when it has been silent for %s s (stale).',
+                extract(epoch from ojs._heartbeat_timeout() / 2)::float8));
     end if;
     return ojs._end_workers(array[v_worker.tenant_id], array[v_worker.worker_id]);
 end;

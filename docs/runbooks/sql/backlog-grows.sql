@@ -18,4 +18,4 @@ order by 4 desc;
 
 select kind, name, role_name, application, state, open_for
 from ojs.open_transactions
-where holds_lane;
+where holds_lane and open_for > interval '1 second';
