@@ -429,7 +429,8 @@ func TestAdminGuessesNoScope(t *testing.T) {
 	if n := pgtest.One[int](t, o.pool, `select count(*)::int from ojs.dead_letter`); n != 1 {
 		t.Errorf("there are %d dead letters, want 1", n)
 	}
-	if n := pgtest.One[int](t, o.pool, `select (select count(*) from ojs.rule) + (select count(*) from ojs.workers where directive is not null)::int`); n != 0 {
+	if n := pgtest.One[int](t, o.pool, `select ((select count(*) from ojs.rule)
+			+ (select count(*) from ojs.workers where directive is not null))::int`); n != 0 {
 		t.Errorf("%d rules and directives, want none", n)
 	}
 }

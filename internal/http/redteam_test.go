@@ -308,7 +308,7 @@ func cunning() []attack {
 		{"GET", v1 + "/admin/tenants/" + strings.ToUpper(victim), "", nil, 404},
 		{"GET", v1 + "/admin/tenants/%76ault-c4n4ry/stats", "", nil, 404},
 		{"GET", v1 + "/admin/tenants/intruder/jobs?tenant=" + victim, "", nil, 0},
-		{"GET", v1 + "/admin/jobs?tenant=" + victim + "&tenant=intruder", "", nil, 404},
+		{"GET", v1 + "/admin/jobs?tenant=" + victim + "&tenant=intruder", "", nil, 400},
 		{"GET", "/metrics", "", []string{"Accept: application/openmetrics-text"}, 403},
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/labstack/echo/v4"
+
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
 // takesTenant are the routes whose body has a tenant of its own: a filter, or the tenant that is configured.
@@ -135,9 +137,8 @@ func TestANullScopeActsOnNothing(t *testing.T) {
 	refuse("PUT", "/admin/tenants/acme/limits", `{"max_queue_depth":5,"queue":null}`, "queue")
 	refuse("POST", "/admin/api-keys", `{"tenant_id":null,"scopes":["admin"]}`, "tenant_id")
 	refuse("POST", "/admin/api-keys", `{"tenant_id":"acme","scopes":["read"],"queues":null}`, "queues")
-	var waiting int
-	if err := a.db.Pool.QueryRow(t.Context(), "select count(*) from ojs.jobs where state = 'available'").Scan(&waiting); err != nil || waiting != 4 {
-		t.Errorf("%d jobs wait, want 4 (%v)", waiting, err)
+	if waiting := pgtest.One[int](t, a.pool, "select count(*)::int from ojs.jobs where state = 'available'"); waiting != 4 {
+		t.Errorf("%d jobs are available, want 4", waiting)
 	}
 }
 
