@@ -39,11 +39,12 @@ func TestQueueOfWorkersThatRestIsNotServed(t *testing.T) {
 			t.Errorf("%s blocked are %q, want %q", what, got, why)
 		}
 		reasons := one[string](t, operator, "select array_to_string(reasons, ' ') from ojs.explain($1)", id)
-		if !strings.Contains(reasons, reason) || reason == "" && strings.Contains(reasons, "worker") != strings.Contains(reasons, "the next worker") {
+		if !strings.Contains(reasons, reason) ||
+			reason == "" && strings.Contains(reasons, "worker") != strings.Contains(reasons, "the next worker") {
 			t.Errorf("%s the job is explained by %q, want %q", what, reasons, reason)
 		}
-		if got := one[string](t, d.As("acme"), "select array_to_string(reasons, ' ') from ojs.explain($1)", id); strings.Contains(got, "rest") ||
-			strings.Contains(got, told) {
+		got = one[string](t, d.As("acme"), "select array_to_string(reasons, ' ') from ojs.explain($1)", id)
+		if strings.Contains(got, "rest") || strings.Contains(got, told) {
 			t.Errorf("%s the tenant is told %q", what, got)
 		}
 	}

@@ -522,7 +522,8 @@ func (o *operator) tellRule(ctx context.Context, of admin.Of, rule *sqlcgen.OjsR
 	}
 	if o.Bool("json") {
 		return admin.JSON(o.out, shownRule{
-			rule.TenantID, rule.Queue, rule.MaxConcurrency, rule.PausedAt, rule.PausedBy, rule.Reason, rule.LimitReason, wait.Jobs, wait.Tenants,
+			rule.TenantID, rule.Queue, rule.MaxConcurrency, rule.PausedAt, rule.PausedBy, rule.Reason, rule.LimitReason,
+			wait.Jobs, wait.Tenants,
 		})
 	}
 	subject := "everything"

@@ -26,7 +26,8 @@ var jobStates = []string{"scheduled", "pending", "available", "active", "retryab
 func jobCommands() []*cli.Command {
 	return []*cli.Command{
 		{
-			Name: "jobs", Usage: "list jobs, the newest first or the oldest (--oldest), or show one job", ArgsUsage: "[ID]", Action: withAdmin("[ID]", jobs),
+			Name: "jobs", Usage: "list jobs, the newest first or the oldest (--oldest), or show one job",
+			ArgsUsage: "[ID]", Action: withAdmin("[ID]", jobs),
 			Flags: append(queueAndTypeFlags(), limitFlag(), &cli.BoolFlag{
 				Name: "oldest", Sources: cli.EnvVars("OJS_ADMIN_OLDEST"), Usage: "list the oldest jobs first",
 			}, &cli.StringSliceFlag{

@@ -29,7 +29,8 @@ func auditCommand() *cli.Command {
 			},
 			&cli.StringFlag{
 				Name: "kind", Sources: cli.EnvVars("OJS_ADMIN_KIND"),
-				Usage: "only changes of this `KIND` of thing, such as rule (a limit of concurrency or a pause), limit (on enqueueing), tenant",
+				Usage: "only changes of this `KIND` of thing, such as rule (a limit of concurrency or a pause), " +
+					"limit (on enqueueing), tenant",
 			},
 			&cli.StringFlag{
 				Name: "since", Sources: cli.EnvVars("OJS_ADMIN_SINCE"),

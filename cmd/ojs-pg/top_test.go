@@ -21,7 +21,8 @@ func TestAdminExplains(t *testing.T) {
 	id := pgtest.One[string](t, o.pool, "select id::text from ojs.job where tenant_id = 'globex' and queue = 'mail'")
 	got := o.admin(0, "explain", id)
 	for _, want := range []string{
-		"Job " + id + " of tenant globex, in queue mail", " is available and has waited for ", "  - Before it, because it is their turn: 1 job of other tenants.\n",
+		"Job " + id + " of tenant globex, in queue mail", " is available and has waited for ",
+		"  - Before it, because it is their turn: 1 job of other tenants.\n",
 		"  - No worker seems to ask for queue mail", "Jobs of queue mail that are handed out before it: 1.",
 	} {
 		if !strings.Contains(got, want) {

@@ -77,7 +77,7 @@ func (e *Explanation) print(w io.Writer, now time.Time) error {
 	if e.waited > 0 {
 		fmt.Fprintf(w, " and has waited for %s", Age(e.waited.Seconds()))
 	}
-	fmt.Fprint(w, ".\n\n")
+	fmt.Fprintf(w, ".\n\n")
 	for _, h := range e.HeldBy {
 		fmt.Fprintf(w, "  - %s\n", cell(reflect.ValueOf(h.Text)))
 	}
