@@ -17,8 +17,8 @@ import (
 // erasedMark is put into every field that can hold content.
 const erasedMark = "m4rk3d-c0nt3nt"
 
-// furnishMarks puts the mark into every field that can hold one, of jobs in all states, through every call that makes or ends jobs. Types and
-// queues stay after erasure, so they do not hold it; keys of requests go with the whole tenant.
+// furnishMarks puts the mark into every field that can hold one, of jobs in all states, through every call that makes or ends jobs. Types
+// and queues stay after erasure, so they do not hold it; keys of requests go with the whole tenant.
 func furnishMarks(t testing.TB, d *pgtest.DB, tenant string) {
 	t.Helper()
 	service := d.Service()
@@ -147,7 +147,8 @@ func TestErasedContentIsFoundNowhere(t *testing.T) {
 	total := one[int](t, d.Pool, "select count(*) from ojs.job where tenant_id = 'acme'")
 	jobs, cancelled, active, dead, answers := eraseAll(t, operator, "p_tenant => 'acme'")
 	if jobs != total || cancelled == 0 || active != 1 || dead != 1 || answers < 1 {
-		t.Errorf("of %d jobs %d are erased; cancelled %d, active %d, dead letters %d, answers %d", total, jobs, cancelled, active, dead, answers)
+		t.Errorf("of %d jobs %d are erased; cancelled %d, active %d, dead letters %d, answers %d",
+			total, jobs, cancelled, active, dead, answers)
 	}
 	// What configures future jobs is not content of jobs.
 	exec(t, service, "select ojs.delete_cron('cron', 'acme')")
@@ -196,7 +197,8 @@ func TestErasedContentIsFoundNowhere(t *testing.T) {
 	for _, file := range list[string](t, d.Pool, `select c.relname || ' ' || pg_relation_filepath(c.oid) from pg_class c
 		where pg_relation_filepath(c.oid) is not null`) {
 		name, path, _ := strings.Cut(file, " ")
-		if n := one[int](t, d.Pool, `select coalesce(position(convert_to($2, 'UTF8') in pg_read_binary_file($1, 0, 1000000000, true)), 0)`, path, erasedMark); n > 0 {
+		if n := one[int](t, d.Pool, `select coalesce(position(convert_to($2, 'UTF8') in pg_read_binary_file($1, 0, 1000000000, true)), 0)`,
+			path, erasedMark); n > 0 {
 			t.Errorf("the file of %s holds the mark", name)
 		}
 	}

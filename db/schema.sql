@@ -2356,6 +2356,16 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._check_entry(p_tenant text, p_config jsonb) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+    if p_config ? 'tenant_id' and p_config -> 'tenant_id' <> to_jsonb(p_tenant) then
+        perform ojs._raise('OJ400', 'tenant_id is another tenant than the one that is configured', '{"field": "tenant_id"}');
+    end if;
+end;
+$$;
+
 CREATE FUNCTION ojs._check_fairness(p_fairness jsonb, p_of_queue boolean) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -4555,7 +4565,8 @@ begin
     else
         v_floor := ojs.jobs_floor(p_before, p_until, p_tenant);
         -- A page of ojs.list_jobs has 1000 jobs at most.
-        select array_agg(j.tenant_id order by j.id) as tenants, array_agg(j.id order by j.id) as ids, count(*) as jobs, min(j.id::text)::uuid as last
+        select array_agg(j.tenant_id order by j.id) as tenants, array_agg(j.id order by j.id) as ids, count(*) as jobs,
+            min(j.id::text)::uuid as last
         into v_found
         from ojs.list_jobs(p_states, p_queue, p_type, p_since, p_until, p_before, v_floor, 0, least(p_limit, 1000), p_tenant) j;
         v_done := ojs._erase_jobs(v_found.tenants, v_found.ids);
@@ -14912,7 +14923,7 @@ begin
     if p_kind = 'tier' then
         perform ojs._check_tier(p_name), ojs._tier_fields(v_config);
     elsif p_kind = 'tenant' then
-        perform ojs._check_tenant(p_name), ojs._tenant_fields(v_config);
+        perform ojs._check_tenant(p_name), ojs._tenant_fields(v_config), ojs._check_entry(p_name, v_config);
     elsif p_kind = 'pool' then
         perform ojs._check_pool_name(p_name, true), ojs._read_pool(p_name, v_config);
     elsif p_kind = 'setting' then
@@ -16977,6 +16988,7 @@ declare
     v_before text := ojs._because(p_reason);
 begin
     perform ojs._check_tenant(p_tenant);
+    perform ojs._check_entry(p_tenant, p_config::jsonb);
     perform ojs._alone_with_queues();
     perform ojs._fit_tenant(p_tenant, v_fields, p_reason);
     perform set_config('ojs.reason', v_before, true);
@@ -17471,6 +17483,13 @@ begin
         perform ojs._raise('OJ400', 'max_replays must be an integer between 1 and 1000', '{"field": "max_replays"}');
     elsif not ojs._tenant_valid(p_of_tenant) then
         perform ojs._raise('OJ400', 'of_tenant is no valid tenant', '{"field": "of_tenant"}');
+    elsif not ojs._queue_name(p_queue) then
+        perform ojs._raise('OJ400', 'queue must consist of a-z, 0-9, - and ., begin with a letter or digit and have at most 128 characters',
+            '{"field": "queue"}');
+    elsif p_type = '' then
+        perform ojs._raise('OJ400', 'type must not be empty', '{"field": "type"}');
+    elsif p_error_type = '' then
+        perform ojs._raise('OJ400', 'error_type must not be empty', '{"field": "error_type"}');
     elsif p_enabled is null then
         perform ojs._raise('OJ400', 'enabled must be true or false', '{"field": "enabled"}');
     end if;

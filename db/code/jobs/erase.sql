@@ -132,7 +132,8 @@ begin
     else
         v_floor := ojs.jobs_floor(p_before, p_until, p_tenant);
         -- A page of ojs.list_jobs has 1000 jobs at most.
-        select array_agg(j.tenant_id order by j.id) as tenants, array_agg(j.id order by j.id) as ids, count(*) as jobs, min(j.id::text)::uuid as last
+        select array_agg(j.tenant_id order by j.id) as tenants, array_agg(j.id order by j.id) as ids, count(*) as jobs,
+            min(j.id::text)::uuid as last
         into v_found
         from ojs.list_jobs(p_states, p_queue, p_type, p_since, p_until, p_before, v_floor, 0, least(p_limit, 1000), p_tenant) j;
         v_done := ojs._erase_jobs(v_found.tenants, v_found.ids);

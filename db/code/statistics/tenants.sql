@@ -283,7 +283,8 @@ A tenant sees only its own row, with its effective_share among itself alone.';
 create or replace view ojs._tenant_names with (security_invoker = true) as
 select n.tenant_id
 from (select t.tenant_id from ojs.tally t union select r.tenant_id from ojs._recent() r union select t.tenant_id from ojs.tenant t) n
-where ojs._reads_all() and case when not exists (select from ojs.leaving l where l.tenant_id = n.tenant_id and l.gone_at is not null) then true
+where ojs._reads_all()
+    and case when not exists (select from ojs.leaving l where l.tenant_id = n.tenant_id and l.gone_at is not null) then true
     else exists (select from ojs.tenant_stats s where s.tenant_id = n.tenant_id) end;
 comment on view ojs._tenant_names is
 'The tenants of ojs.tenant_stats, without the cost of their numbers. Empty for a tenant''s login.';
