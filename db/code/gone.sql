@@ -20,3 +20,12 @@ drop function if exists ojs._job_defaults();
 drop function if exists ojs._has_defaults();
 drop function if exists ojs._arm_defaults();
 drop function if exists ojs._arm(text, text);
+
+-- It returned fewer columns.
+do $$
+begin
+    if (select cardinality(p.proallargtypes) from pg_proc p where p.oid = to_regprocedure('ojs._tenant_gauges(int)')) = 9 then
+        drop function ojs._tenant_gauges(int);
+    end if;
+end;
+$$;

@@ -366,7 +366,7 @@ func (q *Queries) ListJobs(ctx context.Context, arg ListJobsParams) ([]ListJobsR
 const liveJobs = `-- name: LiveJobs :one
 select coalesce(sum(case $1::text when 'scheduled' then u.scheduled when 'available' then u.available when 'pending' then u.pending
     when 'active' then u.active when 'retryable' then u.retryable end), 0)::bigint as jobs
-from (select tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, dispatched, rev from ojs.tally union all select tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, dispatched, rev from ojs._recent()) u
+from (select tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, dispatched, rev, failed_jobs from ojs.tally union all select tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, dispatched, rev, failed_jobs from ojs._recent()) u
 where ($2::text is null or u.tenant_id = $2::text)
     and ($3::text is null or u.queue = $3::text)
 `

@@ -18,7 +18,8 @@ as $$
         coalesce(sum(m.jobs) filter (where m.to_state = 'cancelled'), 0),
         sum(m.jobs * ojs._moved(m.from_state, m.to_state, 'discarded')),
         coalesce(sum(m.jobs) filter (where m.from_state is null), 0),
-        sum(m.failed), coalesce(sum(m.jobs) filter (where m.to_state = 'active'), 0), 0::bigint
+        sum(m.failed), coalesce(sum(m.jobs) filter (where m.to_state = 'active'), 0), 0::bigint,
+        coalesce(sum(m.jobs) filter (where m.to_state = 'discarded' and m.from_state <> 'discarded'), 0)
     from ojs._since(p_from, p_to, false) m
     -- Rows with 0 jobs are there for decisions.
     where m.jobs <> 0
@@ -96,16 +97,16 @@ begin
             and exists (select from recent)
     ), added as (
         insert into ojs.tally (tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled,
-            discarded, total, failed, dispatched)
+            discarded, total, failed, dispatched, failed_jobs)
         select r.tenant_id, r.queue, r.priority, r.scheduled, r.available, r.pending, r.active, r.retryable, r.completed, r.cancelled,
-            r.discarded, r.total, r.failed, r.dispatched
+            r.discarded, r.total, r.failed, r.dispatched, r.failed_jobs
         from recent r where r.spot is null
     ), changed as (
         update ojs.tally t
         set rev = t.rev + 1, scheduled = t.scheduled + r.scheduled, available = t.available + r.available, pending = t.pending + r.pending,
             active = t.active + r.active, retryable = t.retryable + r.retryable, completed = t.completed + r.completed,
             cancelled = t.cancelled + r.cancelled, discarded = t.discarded + r.discarded, total = t.total + r.total,
-            failed = t.failed + r.failed, dispatched = t.dispatched + r.dispatched
+            failed = t.failed + r.failed, dispatched = t.dispatched + r.dispatched, failed_jobs = t.failed_jobs + r.failed_jobs
         from recent r where t.ctid = r.spot
     )
     select count(*) into v_rows from recent;
@@ -164,13 +165,14 @@ begin
     delete from ojs.tally;
     delete from ojs.history;
     insert into ojs.tally (tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled,
-        discarded, total, failed, dispatched)
+        discarded, total, failed, dispatched, failed_jobs)
     select j.tenant_id, j.queue, j.priority,
         count(*) filter (where j.state = 'scheduled'), count(*) filter (where j.state = 'available'),
         count(*) filter (where j.state = 'pending'), count(*) filter (where j.state = 'active'),
         count(*) filter (where j.state = 'retryable'), count(*) filter (where j.state = 'completed'),
         count(*) filter (where j.state = 'cancelled'), count(*) filter (where j.state = 'discarded'),
-        count(*), coalesce(sum(jsonb_array_length(j.errors)), 0), sum(j.attempt)
+        count(*), coalesce(sum(jsonb_array_length(j.errors)), 0), sum(j.attempt),
+        count(*) filter (where j.state = 'discarded')
     from (
         select j.tenant_id, j.queue, j.priority, j.state, j.errors, j.attempt from ojs.job j
         union all
