@@ -65,8 +65,9 @@ func TestMetricsCount(t *testing.T) {
 	a := observed(t)
 	a.work()
 	// Workers in SQL count, too.
-	pgtest.Exec(t, a.pool, "select ojs.enqueue('a', p_queue => 'mail'), ojs.fetch('{mail}', 1)")
-	pgtest.Exec(t, a.pool, "select ojs.tick()")
+	pgtest.Exec(t, a.pool, "select ojs.enqueue('a', p_queue => 'mail')")
+	pgtest.Exec(t, a.pool, "select ojs.fetch('{mail}', 1)")
+	pgtest.Exec(t, a.pool, "select ojs._roll_up(), ojs._roll_up_pace()")
 	a.do("GET", "/ojs/v1/jobs/"+someID, "").want(404)
 	a.do("GET", "/ojs/v1/nothing/"+someID, "").want(404)
 	a.do("BREW", "/ojs/v1/jobs", "").want(405)
