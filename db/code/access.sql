@@ -71,9 +71,9 @@ select ojs._to_each('{configure_tier, set_tier, put_tenant, put_settings, config
 -- Helpers of views.
 select ojs._to_each('{
         _id_time, _is_replacement, _detached_partitions, _first_expiry, _first_measure, _pace, _pace_from, _pace_step, _wait_bounds,
-        _waits_sum, _percentile, _lately, _pools_lately,
-        _whole_config, _configured, _limit_json, _iso_duration, _counts_at, _counts_since, _tenant_gauges, _pace_ever, _waiting_servers, _holders,
-        _dispatch_counters, _pool_holders, _clock_lag, _lane_holders, _unfit, _named_session, _doctor_server, _doctor_settings, _doctor_roles, _doctor_privileges,
+        _waits_sum, _percentile, _lately, _pools_lately, _pace_ever, _dispatch_counters, _pool_holders,
+        _whole_config, _configured, _limit_json, _iso_duration, _counts_at, _counts_since, _tenant_gauges, _waiting_servers, _holders,
+        _clock_lag, _lane_holders, _unfit, _named_session, _doctor_server, _doctor_settings, _doctor_roles, _doctor_privileges,
         _doctor_clock, _doctor_transactions, _doctor_tables, _doctor_work, _doctor_failures, _failing_types}',
     'grant execute on function %s to ojs_service, ojs_operator');
 
@@ -133,9 +133,8 @@ select ojs._to_each('{
         throttle, release_throttle, deregister_tenant, reprioritize, configure_tier, set_tier, put_tenant, configure_static,
         _give_room,
         ack_many, settle, release_many, _extend, tick, job_results, explain,
-        _arrivals, _recent, _lately, _pools_lately, _served_queues, _queue_shares, _holders, _pool_holders, _failing_types,
-        _clock_lag,
-        _oldest_aside, _own_shards, _own_shard_groups, _own_tenant_groups,
+        _arrivals, _recent, _lately, _pools_lately, _served_queues, _queue_shares, _holders, _failing_types, _clock_lag,
+        _pool_holders, _oldest_aside, _own_shards, _own_shard_groups, _own_tenant_groups,
         _put_aside, _retry_dead, _delete_dead, _check_beat, _record_beat, _check_workers,
         _end_workers, _trim_cron_runs}',
     'alter function %1$s set enable_bitmapscan = off;
