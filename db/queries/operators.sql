@@ -132,7 +132,8 @@ select s.tenant_id as id, s.weight::numeric as weight, coalesce(t.priority_boost
     (select count(distinct y.queue) from ojs.tally y where y.tenant_id = s.tenant_id)::bigint as queues,
     (select count(*) from ojs.worker w where w.tenant_id = s.tenant_id)::bigint as workers,
     m.entered::bigint as enqueued_1m, (m.completed + m.failed_jobs)::bigint as processed_1m, m.failed::bigint as attempts_failed_1m,
-    d.completed::bigint as completed_24h, d.failed_jobs::bigint as failed_24h, d.failed::bigint as attempts_failed_24h
+    d.completed::bigint as completed_24h, d.failed_jobs::bigint as failed_24h, d.failed::bigint as attempts_failed_24h,
+    ojs.now()::timestamptz as as_of
 from ojs.tenant_stats s left join ojs.tenant t on t.tenant_id = s.tenant_id
 cross join lateral (select row(s.total_jobs, s.dispatched, s.completed, s.cancelled, s.failed_jobs, s.failed)::ojs.counts as counts) n
 cross join lateral ojs._counts_since('', s.tenant_id, n.counts, ojs.now() - interval '1 minute') m
@@ -231,7 +232,8 @@ order by s.queue;
 -- name: SchedulingTotals :one
 select p.jobs_1m::bigint as dispatch_count_1m, coalesce(p.waited_1m * 1000 / nullif(p.jobs_1m, 0), 0)::bigint as avg_wait_ms,
     p.jobs_5m::bigint as dispatch_count_5m, coalesce(p.waited_5m * 1000 / nullif(p.jobs_5m, 0), 0)::bigint as avg_wait_5m_ms,
-    p.jobs_1h::bigint as dispatch_count_1h, coalesce(p.waited_1h * 1000 / nullif(p.jobs_1h, 0), 0)::bigint as avg_wait_1h_ms
+    p.jobs_1h::bigint as dispatch_count_1h, coalesce(p.waited_1h * 1000 / nullif(p.jobs_1h, 0), 0)::bigint as avg_wait_1h_ms,
+    ojs.now()::timestamptz as as_of
 from ojs._lately('queue') l(name, sums)
 cross join lateral ojs._pace('all', '', l.sums)
     p(jobs_1m, waited_1m, waits_1m, jobs_5m, waited_5m, waits_5m, jobs_1h, waited_1h, waits_1h)

@@ -66,7 +66,7 @@ func TestMT102TenantStatistics(t *testing.T) {
 	r.sql("select ojs.ack(id) from ojs.fetch('{default}', 3)")
 	r.sql(`select ojs.nack(id, '{"code": "x", "message": "x"}') from ojs.fetch('{default}', 2)`)
 	r.sql("select ojs.fetch('{default}', 3)")
-	r.gives("GET /admin/tenants/acme-corp/stats", "", 200, `{"tenant_id": "acme-corp", "total_jobs": 10,
+	r.gives("GET /admin/tenants/acme-corp/stats", "", 200, `{"tenant_id": "acme-corp", "as_of": "*", "total_jobs": 10,
 		"jobs": {"available": 1, "active": 3, "scheduled": 1, "completed_24h": 3, "failed_24h": 0, "attempts_failed_24h": 2},
 		"throughput": {"processed_per_minute": 3, "enqueued_per_minute": 10, "attempts_failed_per_minute": 2},
 		"limits": {"max_concurrency": {"limit": 20, "current": 3}},
