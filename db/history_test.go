@@ -13,7 +13,7 @@ func since(t *testing.T, d *pgtest.DB, queue, tenant, span string) [3]int64 {
 	t.Helper()
 	return [3]int64(list[int64](t, d.Operator(), `
 		select unnest(array[c.entered, c.completed, c.failed])
-		from (select row(sum(t.total), sum(t.dispatched), sum(t.completed), sum(t.cancelled), sum(t.discarded),
+		from (select row(sum(t.total), sum(t.dispatched), sum(t.completed), sum(t.cancelled), sum(t.failed_jobs),
 				sum(t.failed))::ojs.counts as now
 			from (select * from ojs.tally union all select * from ojs._recent()) t
 			where $1 in ('', t.queue) and $2 in ('', t.tenant_id)) n

@@ -20,8 +20,8 @@ const staffMayCall = "_clock_lag _configured _counts_at _counts_since _detached_
 	"_doctor_transactions _doctor_work _failing_types _first_erasure _first_expiry _first_measure " +
 	"_holders _id_time _is_replacement _iso_duration " +
 	"_lane_holders " +
-	"_lately _limit_json _named_session _pace _pace_from _pace_step _percentile " +
-	"_pools_lately _resting_queues _tenant_gauges _told _unfit _wait_bounds _waiting_servers _waits_sum _whole_config " +
+	"_dispatch_counters _lately _limit_json _named_session _pace _pace_ever _pace_from _pace_step _percentile " +
+	"_pool_holders _pools_lately _resting_queues _tenant_gauges _told _unfit _wait_bounds _waiting_servers _waits_sum _whole_config " +
 	"configure_pool configure_pools configure_queue configure_tenant delete_pool delete_queue doctor enqueue_rows fetch_many " +
 	"cancel_many configure_limits configure_static configure_tier create_api_key deregister_tenant jobs_floor list_jobs " +
 	"reprioritize resume_tenant " +
@@ -76,7 +76,7 @@ func TestPlannerSettings(t *testing.T) {
 			"_arrivals _check_beat _check_workers _clock_lag _delete_dead _end_workers _erase_jobs " +
 			"_erase_page _extend _failing_types _give_room _holders " +
 			"_lately _notify_room " +
-			"_oldest_aside _own_shard_groups _own_shards _own_tenant_groups _pools_lately " +
+			"_oldest_aside _own_shard_groups _own_shards _own_tenant_groups _pool_holders _pools_lately " +
 			"_put_aside _queue_shares _recent _record_beat _retry_dead _served_queues _trim_cron_runs " +
 			"ack_many configure_pool configure_pools configure_static " +
 			"configure_tenant configure_tier delete_pool deregister_tenant erase explain fetch fetch_many job_results " +

@@ -71,8 +71,7 @@ select ojs._to_each('{configure_tier, set_tier, put_tenant, put_settings, config
 -- Helpers of views.
 select ojs._to_each('{
         _id_time, _is_replacement, _detached_partitions, _first_expiry, _first_measure, _first_erasure, _pace, _pace_from, _pace_step,
-        _wait_bounds,
-        _waits_sum, _percentile, _lately, _pools_lately,
+        _wait_bounds, _waits_sum, _percentile, _lately, _pools_lately, _pace_ever, _dispatch_counters, _pool_holders,
         _whole_config, _configured, _limit_json, _iso_duration, _counts_at, _counts_since, _tenant_gauges, _waiting_servers, _holders,
         _told, _resting_queues,
         _clock_lag, _lane_holders, _unfit, _named_session, _doctor_server, _doctor_settings, _doctor_roles, _doctor_privileges,
@@ -140,7 +139,7 @@ select ojs._to_each('{
         _give_room,
         ack_many, settle, release_many, _extend, tick, job_results, explain,
         _arrivals, _recent, _lately, _pools_lately, _served_queues, _queue_shares, _holders, _failing_types, _clock_lag,
-        _oldest_aside, _own_shards, _own_shard_groups, _own_tenant_groups,
+        _pool_holders, _oldest_aside, _own_shards, _own_shard_groups, _own_tenant_groups,
         _put_aside, _retry_dead, _delete_dead, _check_beat, _record_beat, _check_workers,
         _end_workers, _trim_cron_runs, erase, _erase_page, _erase_jobs}',
     'alter function %1$s set enable_bitmapscan = off;

@@ -27,6 +27,7 @@ comment on column ojs.tenant_stats.completed is 'Jobs completed, ever.';
 comment on column ojs.tenant_stats.cancelled is 'Jobs cancelled, ever.';
 comment on column ojs.tenant_stats.discarded is 'Jobs discarded, ever, less those retried from the dead letter queue.';
 comment on column ojs.tenant_stats.failed is 'Attempts that failed, ever.';
+comment on column ojs.tenant_stats.failed_jobs is 'Jobs that failed for good, ever, those retried since included.';
 comment on column ojs.tenant_stats.total_jobs is 'Jobs enqueued, ever.';
 comment on column ojs.tenant_stats.oldest_wait is 'How long the first job in line has waited; null: none waits.';
 comment on column ojs.tenant_stats.deficit is '0: it is next; less than 0: so many jobs it has had ahead of the tenant that is next.';
@@ -46,6 +47,7 @@ comment on column ojs.queue_stats.discarded is 'Jobs discarded, ever, less those
 comment on column ojs.queue_stats.oldest_wait is 'How long the first job in line has waited; null: none waits.';
 comment on column ojs.queue_stats.total_jobs is 'Jobs enqueued, ever.';
 comment on column ojs.queue_stats.failed is 'Attempts that failed, ever.';
+comment on column ojs.queue_stats.failed_jobs is 'Jobs that failed for good, ever, those retried since included.';
 comment on column ojs.queue_stats.tenants is 'How many tenants have jobs available or active.';
 comment on column ojs.queue_stats.paused is 'Whether the queue is paused.';
 comment on column ojs.shard_stats.tenant_id is 'The tenant.';
@@ -61,6 +63,7 @@ comment on column ojs.shard_stats.discarded is 'Jobs discarded, ever, less those
 comment on column ojs.shard_stats.oldest_wait is 'How long the first job in line has waited; null: none waits.';
 comment on column ojs.shard_stats.total_jobs is 'Jobs enqueued, ever.';
 comment on column ojs.shard_stats.failed is 'Attempts that failed, ever.';
+comment on column ojs.shard_stats.failed_jobs is 'Jobs that failed for good, ever, those retried since included.';
 comment on column ojs.shard_stats.dispatched is 'Jobs handed out, ever.';
 comment on column ojs.rule_stats.tenant_id is 'The tenant; empty: all together.';
 comment on column ojs.rule_stats.queue is 'The queue; empty: all.';
@@ -131,7 +134,7 @@ comment on column ojs.jobs.id is 'UUIDv7, unique within the tenant.';
 comment on column ojs.pool_stats.name is 'The pool''s name; *: what holds for all FETCHes.';
 comment on column ojs.pool_stats.starvation_prevention is
 '{enabled, rotation_interval, min_dispatch_ratio}, which keep a queue from starving; null: nothing does.';
-comment on column ojs.pool_stats.active_workers is 'How many workers are registered in it.';
+comment on column ojs.pool_stats.active_workers is 'How many workers are registered in it or hold jobs of it.';
 comment on column ojs.pool_stats.active_jobs is 'Jobs that its workers run, now.';
 comment on column ojs.pool_stats.utilization is 'Their part of max_concurrency; null: no limit.';
 comment on column ojs.pool_stats.dispatched is 'Jobs handed out to its workers, ever.';

@@ -23,3 +23,12 @@ drop function if exists ojs._arm(text, text);
 
 -- It has the parameter p_erase_after now.
 drop function if exists ojs.deregister_tenant(text, text, text);
+
+-- It returned fewer columns.
+do $$
+begin
+    if (select cardinality(p.proallargtypes) from pg_proc p where p.oid = to_regprocedure('ojs._tenant_gauges(int)')) = 9 then
+        drop function ojs._tenant_gauges(int);
+    end if;
+end;
+$$;

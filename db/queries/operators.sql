@@ -17,7 +17,7 @@ from (
     select * from ojs.queue_stats where sqlc.narg('tenant')::text is null
     union all
     select t.queue, t.scheduled, t.available, t.pending, t.active, t.retryable, t.completed, t.cancelled, t.discarded, t.oldest_wait,
-        t.total_jobs, t.failed, 1, r.paused_at is not null
+        t.total_jobs, t.failed, 1, r.paused_at is not null, t.failed_jobs
     from ojs.shard_stats t left join ojs.rule r on r.tenant_id = '' and r.queue = t.queue
     where t.tenant_id = sqlc.narg('tenant')::text
 ) s
@@ -39,14 +39,15 @@ where s.queue = any (@names::text[])
 order by s.queue;
 
 -- name: QueueRates :many
--- Per queue, over all tenants: attempts that completed or failed in the last hour and minute, and
--- how long the jobs handed out in the last hour had waited.
+-- Per queue, over all tenants: jobs that completed or failed for good in the last hour and minute,
+-- attempts that failed, and how long the jobs handed out in the last hour had waited.
 with lately as materialized (
     select l.name, l.sums from ojs._lately('queue') l(name, sums)
 )
-select s.queue as name, h.completed::bigint as completed_last_hour, h.failed::bigint as failed_last_hour,
-    (m.completed + m.failed)::bigint as processed_per_minute, m.failed::bigint as failed_per_minute,
-    round((m.completed + m.failed) / 60.0, 2)::float8 as throughput_per_second,
+select s.queue as name, h.completed::bigint as completed_last_hour, h.failed_jobs::bigint as failed_last_hour,
+    h.failed::bigint as attempts_failed_last_hour, (m.completed + m.failed_jobs)::bigint as processed_per_minute,
+    m.failed_jobs::bigint as failed_per_minute, m.failed::bigint as attempts_failed_per_minute,
+    round((m.completed + m.failed_jobs) / 60.0, 2)::float8 as throughput_per_second,
     coalesce(p.waited_1h * 1000 / nullif(p.jobs_1h, 0), 0)::bigint as avg_wait_ms,
     coalesce(extract(epoch from ojs._percentile(p.waits_1h, 0.5)) * 1000, 0)::bigint as p50_wait_ms,
     coalesce(extract(epoch from ojs._percentile(p.waits_1h, 0.95)) * 1000, 0)::bigint as p95_wait_ms,
@@ -55,7 +56,7 @@ from ojs.queue_stats s
 left join lately l on l.name = s.queue
 cross join lateral ojs._pace('queue', s.queue, l.sums)
     p(jobs_1m, waited_1m, waits_1m, jobs_5m, waited_5m, waits_5m, jobs_1h, waited_1h, waits_1h)
-cross join lateral (select row(s.total_jobs, 0, s.completed, s.cancelled, s.discarded, s.failed)::ojs.counts as counts) n
+cross join lateral (select row(s.total_jobs, 0, s.completed, s.cancelled, s.failed_jobs, s.failed)::ojs.counts as counts) n
 cross join lateral ojs._counts_since(s.queue, '', n.counts, ojs.now() - interval '1 hour') h
 cross join lateral ojs._counts_since(s.queue, '', n.counts, ojs.now() - interval '1 minute') m
 where s.queue = any (@names::text[]);
@@ -132,10 +133,11 @@ select s.tenant_id as id, s.weight::numeric as weight, coalesce(t.priority_boost
         '{}')::jsonb as limits,
     (select count(distinct y.queue) from ojs.tally y where y.tenant_id = s.tenant_id)::bigint as queues,
     (select count(*) from ojs.worker w where w.tenant_id = s.tenant_id)::bigint as workers,
-    m.entered::bigint as enqueued_1m, (m.completed + m.failed)::bigint as processed_1m, d.completed::bigint as completed_24h,
-    d.failed::bigint as failed_24h
+    m.entered::bigint as enqueued_1m, (m.completed + m.failed_jobs)::bigint as processed_1m, m.failed::bigint as attempts_failed_1m,
+    d.completed::bigint as completed_24h, d.failed_jobs::bigint as failed_24h, d.failed::bigint as attempts_failed_24h,
+    ojs.now()::timestamptz as as_of
 from ojs.tenant_stats s left join ojs.tenant t on t.tenant_id = s.tenant_id
-cross join lateral (select row(s.total_jobs, s.dispatched, s.completed, s.cancelled, s.discarded, s.failed)::ojs.counts as counts) n
+cross join lateral (select row(s.total_jobs, s.dispatched, s.completed, s.cancelled, s.failed_jobs, s.failed)::ojs.counts as counts) n
 cross join lateral ojs._counts_since('', s.tenant_id, n.counts, ojs.now() - interval '1 minute') m
 cross join lateral ojs._counts_since('', s.tenant_id, n.counts, ojs.now() - interval '1 day') d
 left join ojs.rule r on r.tenant_id = s.tenant_id and r.queue = ''
@@ -150,17 +152,19 @@ order by s.tenant_id;
 -- Over all tenants, or of one.
 select n.scheduled::bigint as scheduled, n.available::bigint as available, n.pending::bigint as pending, n.active::bigint as active,
     n.retryable::bigint as retryable, n.completed::bigint as completed, n.cancelled::bigint as cancelled, n.discarded::bigint as discarded,
-    m.entered::bigint as enqueued_1m, (m.completed + m.failed)::bigint as processed_1m, m.failed::bigint as failed_1m
+    m.entered::bigint as enqueued_1m, (m.completed + m.failed_jobs)::bigint as processed_1m, m.failed_jobs::bigint as failed_1m,
+    m.failed::bigint as attempts_failed_1m, ojs.now()::timestamptz as as_of
 from (
     select coalesce(sum(u.scheduled), 0) as scheduled, coalesce(sum(u.available), 0) as available, coalesce(sum(u.pending), 0) as pending,
         coalesce(sum(u.active), 0) as active, coalesce(sum(u.retryable), 0) as retryable, coalesce(sum(u.completed), 0) as completed,
         coalesce(sum(u.cancelled), 0) as cancelled, coalesce(sum(u.discarded), 0) as discarded, coalesce(sum(u.total), 0) as total,
-        coalesce(sum(u.dispatched), 0) as dispatched, coalesce(sum(u.failed), 0) as failed
+        coalesce(sum(u.dispatched), 0) as dispatched, coalesce(sum(u.failed), 0) as failed,
+        coalesce(sum(u.failed_jobs), 0) as failed_jobs
     from (select * from ojs.tally union all select * from ojs._recent()) u
     where sqlc.narg('tenant')::text is null or u.tenant_id = sqlc.narg('tenant')::text
 ) n
 cross join lateral ojs._counts_since('', coalesce(sqlc.narg('tenant')::text, ''),
-    row(n.total, n.dispatched, n.completed, n.cancelled, n.discarded, n.failed)::ojs.counts, ojs.now() - interval '1 minute') m;
+    row(n.total, n.dispatched, n.completed, n.cancelled, n.failed_jobs, n.failed)::ojs.counts, ojs.now() - interval '1 minute') m;
 
 -- name: ConfigureTenant :one
 select * from ojs.configure_tenant(@tenant::text, sqlc.narg('weight')::numeric, sqlc.narg('priority_boost')::int,
@@ -231,7 +235,8 @@ order by s.queue;
 -- name: SchedulingTotals :one
 select p.jobs_1m::bigint as dispatch_count_1m, coalesce(p.waited_1m * 1000 / nullif(p.jobs_1m, 0), 0)::bigint as avg_wait_ms,
     p.jobs_5m::bigint as dispatch_count_5m, coalesce(p.waited_5m * 1000 / nullif(p.jobs_5m, 0), 0)::bigint as avg_wait_5m_ms,
-    p.jobs_1h::bigint as dispatch_count_1h, coalesce(p.waited_1h * 1000 / nullif(p.jobs_1h, 0), 0)::bigint as avg_wait_1h_ms
+    p.jobs_1h::bigint as dispatch_count_1h, coalesce(p.waited_1h * 1000 / nullif(p.jobs_1h, 0), 0)::bigint as avg_wait_1h_ms,
+    ojs.now()::timestamptz as as_of
 from ojs._lately('queue') l(name, sums)
 cross join lateral ojs._pace('all', '', l.sums)
     p(jobs_1m, waited_1m, waits_1m, jobs_5m, waited_5m, waits_5m, jobs_1h, waited_1h, waits_1h)
@@ -294,22 +299,32 @@ select p.name from ojs.configure_pools(@document::jsonb) p;
 -- name: DeletePool :one
 select p.name from ojs.delete_pool(@name::text, @confirm::boolean) p;
 
--- name: PoolName :one
-select p.name from ojs.pool p where p.id = @id::int;
-
 -- name: PoolGauges :many
--- For metrics: the use of pools, whose number operators decide, and how often queues were starved.
+-- For metrics: the use of pools, whose number operators decide; how long ago statistics were rolled
+-- up, and how often queues were starved.
 select 'utilization' as what, p.name as subject, (coalesce(u.active, 0)::float8 / p.max_concurrency)::float8 as value
 from ojs.pool p left join ojs._pool_use u on u.pool = p.id where p.max_concurrency is not null
+union all
+select 'age', '', extract(epoch from c.rolled_up_ago)::float8 from ojs._clock_lag() c where c.rolled_up_ago is not null
 union all
 (select 'starved', n.subject, max(n.nth)::float8 from ojs.notice n where n.type = 'scheduling.queue_starved' group by n.subject
 order by n.subject limit @max_queues::int);
 
+-- name: DispatchCounters :many
+-- For metrics: jobs handed out by queue (pool empty), with the waits, and by queue and pool.
+select d.queue::text as queue, coalesce(d.pool, '')::text as pool, d.jobs::bigint as jobs, coalesce(d.waited, 0)::float8 as waited_seconds,
+    coalesce(d.waits, '{}')::bigint[] as waits
+from ojs._dispatch_counters(@max_queues::int) d;
+
+-- name: WaitBounds :one
+select ojs._wait_bounds()::float8[] as bounds;
+
 -- name: TenantGauges :many
 -- For metrics: numbers of the first tenants by name, and of the rest in sum. A row with an empty
--- queue has the tenant's share.
+-- queue has the tenant's share and its waits.
 select g.tenant_id::text as tenant_id, g.queue::text as queue, g.depth::bigint as depth, g.active::bigint as active,
-    g.enqueued::bigint as enqueued, g.processed::bigint as processed, g.failed::bigint as failed, coalesce(g.share, 0)::float8 as share
+    g.enqueued::bigint as enqueued, g.processed::bigint as processed, g.failed::bigint as failed, coalesce(g.share, 0)::float8 as share,
+    g.failed_attempts::bigint as failed_attempts, g.handed_out::bigint as handed_out, g.waited::float8 as waited_seconds
 from ojs._tenant_gauges(@max_tenants::int) g;
 
 -- name: Doctor :many

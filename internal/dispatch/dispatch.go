@@ -119,7 +119,7 @@ func New(db *pg.DB, listener *notify.Listener, log *slog.Logger, opts Options) *
 	d.metrics = newMetrics()
 	d.send = d.metrics.measured(statements{
 		fetch: d.fetchMany, ack: d.ackMany, settle: d.settleMany, enqueue: enqueue, release: d.releaseMany,
-	}, d.poolName)
+	})
 	d.back = newGiveBacks(d)
 	options := batch.Options{
 		Items: d.opts.Settlements, Bytes: d.opts.Bytes, Statements: d.opts.Statements, Spacing: d.opts.Spacing, Timeout: d.opts.Query,

@@ -186,13 +186,6 @@ func (p *part) readBound(reader *jobrow.Rows) error {
 	return nil
 }
 
-// poolName asks the database for the name of a pool, for the labels of metrics.
-func (d *Dispatcher) poolName(id int) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), d.opts.Query)
-	defer cancel()
-	return sqlcgen.New(d.db.Pool()).PoolName(ctx, int32(id))
-}
-
 // releaseMany makes jobs available again and returns the ids of jobs that another transaction has
 // locked. Jobs that are no longer held under their lease are skipped.
 func (d *Dispatcher) releaseMany(ctx context.Context, ids, leases []string) (locked []string, err error) {

@@ -96,14 +96,18 @@ HeartbeatRequest.active_jobs: The ids of the jobs that the worker runs, or their
 Worker.active_jobs: How many jobs the worker runs, as it reports.
 WorkerHealth.active_jobs: How many jobs the worker runs, as it reports.
 active_share: The part of all active jobs from which on a tenant is noisy.
-active_workers: How many live workers name the pool.
+active_workers: How many live workers name the pool or hold jobs of it.
 actor: The login role or the caller that made the change.
 actual_share: The tenant's part of the jobs that were handed out.
 api_keys: The API keys of the page.
 args: The arguments of the job.
+as_of: The time of the numbers.
 at: When the change was made.
 atomicity: Whether the batch is enqueued as a whole (atomic, the default) or each job by itself (partial).
 attempt: How many attempts have begun.
+attempts_failed_24h: How many attempts failed in the last 24 hours, retried or not.
+attempts_failed_last_hour: How many attempts failed in the last hour, retried or not.
+attempts_failed_per_minute: How many attempts failed in the last minute, retried or not.
 JobError.attempt: Which attempt failed.
 audit: The changes of the page.
 available: The number of jobs that can be handed out.
@@ -282,10 +286,10 @@ expression: The cron expression.
 extensions: Extensions of OJS that the server has.
 factor: What the action multiplies the value by.
 failed: How many were not changed.
-failed_24h: How many attempts failed in the last 24 hours.
+failed_24h: How many jobs failed for good in the last 24 hours.
 failed_attempts: How many attempts have failed.
-failed_last_hour: How many attempts failed in the last hour.
-failed_per_minute: How many attempts failed in the last minute.
+failed_last_hour: How many jobs failed for good in the last hour.
+failed_per_minute: How many jobs failed for good in the last minute.
 fairness: The weight of the tenant, in an object of its own.
 TenantStats.fairness: The share that the tenant is entitled to, and the share that it gets.
 fairness_weight: Another name of weight.
@@ -460,7 +464,7 @@ priority: Jobs with a higher priority are handed out first; -100 to 100, 0 by de
 PatchJobRequest.priority: The new priority, as a number, or as high (10), normal (0) or low (-10).
 priority_boost: What is added to the priorities of the tenant's jobs when they are handed out, -100 to 100.
 priority_scope: Whether priorities order the jobs of all tenants (queue), or those of each tenant (tenant).
-processed_per_minute: How many attempts ended in the last minute.
+processed_per_minute: How many jobs were completed or failed for good in the last minute.
 protocols: The protocols that the server speaks.
 queue: The name of the queue.
 QueueAnswer.queue: The queue.

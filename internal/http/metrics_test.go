@@ -64,6 +64,10 @@ func TestMetricsCount(t *testing.T) {
 	t.Parallel()
 	a := observed(t)
 	a.work()
+	// Workers in SQL count, too.
+	pgtest.Exec(t, a.pool, "select ojs.enqueue('a', p_queue => 'mail')")
+	pgtest.Exec(t, a.pool, "select ojs.fetch('{mail}', 1)")
+	pgtest.Exec(t, a.pool, "select ojs._roll_up(), ojs._roll_up_pace()")
 	a.do("GET", "/ojs/v1/jobs/"+someID, "").want(404)
 	a.do("GET", "/ojs/v1/nothing/"+someID, "").want(404)
 	a.do("BREW", "/ojs/v1/jobs", "").want(405)
@@ -82,11 +86,17 @@ func TestMetricsCount(t *testing.T) {
 		`ojs_statement_items_count{statement="ack_many"}`:                             "1",
 		`ojs_statement_items_count{statement="settle"}`:                               "1",
 		"ojs_decision_jobs_sum{}":                                                     "2",
-		`ojs_scheduling_dispatch_total{pool="default",queue="mail"}`:                  "2",
-		`ojs_scheduling_queue_wait_duration_count{queue="mail"}`:                      "2",
+		`ojs_scheduling_dispatch_total{pool="default",queue="mail"}`:                  "3",
+		`ojs_scheduling_queue_wait_duration_count{queue="mail"}`:                      "3",
+		`ojs_scheduling_queue_wait_duration_bucket{queue="mail",le="3600"}`:           "3",
+		`ojs_tenant_queue_wait_duration_count{tenant_id="_default"}`:                  "3",
+		`ojs_tenant_jobs_failed_total{queue="mail",tenant_id="_default"}`:             "0",
+		`ojs_tenant_jobs_processed_total{queue="mail",tenant_id="_default"}`:          "1",
+		`ojs_tenant_attempts_failed_total{queue="mail",tenant_id="_default"}`:         "1",
+		"ojs_statistics_age_seconds{}":                                                "0",
 		"ojs_queues_up{}":                                                             "1",
 		`ojs_queue_depth{queue="mail"}`:                                               "1",
-		`ojs_queue_active_jobs{queue="mail"}`:                                         "0",
+		`ojs_queue_active_jobs{queue="mail"}`:                                         "1",
 		`ojs_scheduling_dispatch_ratio{queue="mail"}`:                                 "1",
 		"ojs_fetches_waiting{}":                                                       "0",
 		"ojs_on_duty{}":                                                               "0",
@@ -109,7 +119,8 @@ func TestMetricsWithoutDatabase(t *testing.T) {
 	a.work()
 	a.srv.db.Cut()
 	a.shows(map[string]string{
-		"ojs_queues_up{}": "0", `ojs_queue_depth{queue="mail"}`: "", `ojs_scheduling_dispatch_total{pool="default",queue="mail"}`: "2",
+		"ojs_queues_up{}": "0", `ojs_queue_depth{queue="mail"}`: "", "ojs_decision_jobs_sum{}": "2",
+		`ojs_scheduling_dispatch_total{pool="default",queue="mail"}`: "",
 	})
 }
 

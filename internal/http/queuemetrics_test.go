@@ -18,12 +18,12 @@ func TestQueueMetrics(t *testing.T) {
 	m := newQueueMetrics(r.db.Open(), slog.New(slog.DiscardHandler), MetricTenants)
 	read := func() (queues []string) {
 		t.Helper()
-		rows, _, _, err := m.read()
+		n, err := m.read()
 		if err != nil {
 			t.Fatal(err)
 		}
-		for i := range rows {
-			queues = append(queues, rows[i].Queue)
+		for i := range n.queues {
+			queues = append(queues, n.queues[i].Queue)
 		}
 		return queues
 	}

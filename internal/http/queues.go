@@ -58,6 +58,7 @@ func shown(q sqlcgen.QueuesRow, rates *sqlcgen.QueueRatesRow) queueJSON {
 	if rates != nil {
 		shown.Throughput = map[string]int64{
 			"processed_per_minute": rates.ProcessedPerMinute, "failed_per_minute": rates.FailedPerMinute,
+			"attempts_failed_per_minute": rates.AttemptsFailedPerMinute,
 		}
 		shown.LatencyMs = map[string]int64{"p50": rates.P50WaitMs, "p95": rates.P95WaitMs, "p99": rates.P99WaitMs}
 	}
@@ -144,6 +145,7 @@ func (s *Server) getQueue(c echo.Context) error {
 type hourly struct {
 	CompletedLastHour   int64   `json:"completed_last_hour"`
 	FailedLastHour      int64   `json:"failed_last_hour"`
+	AttemptsFailed      int64   `json:"attempts_failed_last_hour"`
 	AvgWaitMs           int64   `json:"avg_wait_ms"`
 	ThroughputPerSecond float64 `json:"throughput_per_second"`
 }
@@ -153,7 +155,7 @@ func lastHour(r *sqlcgen.QueueRatesRow) *hourly {
 	if r == nil {
 		return nil
 	}
-	return &hourly{r.CompletedLastHour, r.FailedLastHour, r.AvgWaitMs, r.ThroughputPerSecond}
+	return &hourly{r.CompletedLastHour, r.FailedLastHour, r.AttemptsFailedLastHour, r.AvgWaitMs, r.ThroughputPerSecond}
 }
 
 // queueStats answers in all shapes that clients read. The conformance suite reads queue as an

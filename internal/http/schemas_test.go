@@ -375,8 +375,8 @@ func queueSchemas() map[string]named {
 	whole := answerOf[sqlcgen.QueueConfigRow](configured)
 	return map[string]named{
 		"JobCounts": made("Numbers of jobs by state.", counts()),
-		"QueueThroughput": made("How many attempts ended in the last minute.",
-			object(props{"processed_per_minute": whole64(), "failed_per_minute": whole64()})),
+		"QueueThroughput": made("How many jobs ended in the last minute, and how many attempts failed.",
+			object(props{"processed_per_minute": whole64(), "failed_per_minute": whole64(), "attempts_failed_per_minute": whole64()})),
 		"QueueLatency": made("How long jobs had been available before they were handed out, in the last hour.",
 			object(props{"p50": whole64(), "p95": whole64(), "p99": whole64()})),
 		"Queue":        made("A queue and its numbers.", all),
@@ -536,7 +536,10 @@ func tenantSchemas() map[string]named {
 	}
 	action := func() schema { return oneOf("weight", "concurrency", "rate") }
 	mode := func() schema { return oneOf("off", "observe", "on") }
-	count := props{"depth": whole64(), "failed_attempts": whole64(), "completed_24h": whole64(), "failed_24h": whole64()}
+	count := props{
+		"depth": whole64(), "failed_attempts": whole64(), "completed_24h": whole64(), "failed_24h": whole64(),
+		"attempts_failed_24h": whole64(),
+	}
 	for _, state := range states {
 		count[state] = whole64()
 	}
@@ -557,9 +560,11 @@ func tenantSchemas() map[string]named {
 			"tenant_id": text(), "queue": nullable(text()), "limits": ref("TenantLimits"),
 		})),
 		"TenantStats": made("The numbers of a tenant.", object(props{
-			"tenant_id": text(), "total_jobs": whole64(), "oldest_wait_ms": whole64(), "queues": whole64(), "workers": whole64(),
+			"as_of": instant(), "tenant_id": text(), "total_jobs": whole64(), "oldest_wait_ms": whole64(), "queues": whole64(), "workers": whole64(),
 			"limits": ref("TenantLimits"), "jobs": object(count),
-			"throughput": object(props{"processed_per_minute": whole64(), "enqueued_per_minute": whole64()}),
+			"throughput": object(props{
+				"processed_per_minute": whole64(), "enqueued_per_minute": whole64(), "attempts_failed_per_minute": whole64(),
+			}),
 			"fairness": object(props{
 				"weight": anyNumber(), "effective_share": anyNumber(), "actual_share": anyNumber(),
 				"deficit": anyNumber(), "dispatched": whole64(),
@@ -721,7 +726,8 @@ func systemSchemas() map[string]named {
 		"Stats": made("Numbers of queues, workers and jobs.", object(props{
 			"queues": whole64(), "workers": whole64(), "jobs": object(stats), "throughput": object(props{
 				"enqueued_per_minute": whole64(), "processed_per_minute": whole64(), "failed_per_minute": whole64(),
-			}),
+				"attempts_failed_per_minute": whole64(),
+			}), "as_of": instant(),
 		})),
 		"SchedulingQueue":  answer[sqlcgen.SchedulingStatsRow]("What was handed out of a queue, and after what wait.", nil),
 		"SchedulingTotals": answer[sqlcgen.SchedulingTotalsRow]("What was handed out of all queues.", nil),

@@ -20,8 +20,8 @@ func (s *Server) statsRoutes() []route {
 }
 
 // stats answers with the numbers of jobs by state, over all tenants or of one, and with how many
-// came and went in the last minute (ojs-admin-api section 10.1). An attempt counts as processed
-// when it is acknowledged or fails.
+// came and went in the last minute (ojs-admin-api section 10.1). A job counts as processed when it
+// is completed or fails for good. as_of is the time of the numbers.
 func (s *Server) stats(c echo.Context) error {
 	ctx, tenant := s.queryContext(c), requestTenant(c)
 	n, err := s.q.Stats(ctx, tenant)
@@ -48,7 +48,9 @@ func (s *Server) stats(c echo.Context) error {
 		},
 		"throughput": map[string]int64{
 			"enqueued_per_minute": n.Enqueued1m, "processed_per_minute": n.Processed1m, "failed_per_minute": n.Failed1m,
+			"attempts_failed_per_minute": n.AttemptsFailed1m,
 		},
+		"as_of": n.AsOf,
 	})
 }
 

@@ -84,9 +84,15 @@ func TestMT102TenantStatistics(t *testing.T) {
 	r.sql("select ojs.ack(id) from ojs.fetch('{default}', 3)")
 	r.sql(`select ojs.nack(id, '{"code": "x", "message": "x"}') from ojs.fetch('{default}', 2)`)
 	r.sql("select ojs.fetch('{default}', 3)")
-	r.gives("GET /admin/tenants/acme-corp/stats", "", 200, `{"tenant_id": "acme-corp", "total_jobs": 10,
-		"jobs": {"available": 1, "active": 3, "scheduled": 1, "completed_24h": 3, "failed_24h": 2},
-		"throughput": {"processed_per_minute": 5, "enqueued_per_minute": 10},
+	r.gives("GET /admin/tenants/acme-corp/stats", "", 200, `{"tenant_id": "acme-corp", "as_of": "*", "total_jobs": 10,
+		"jobs": {"available": 1, "active": 3, "scheduled": 1, "completed_24h": 3, "failed_24h": 0, "attempts_failed_24h": 2},
+		"throughput": {"processed_per_minute": 3, "enqueued_per_minute": 10, "attempts_failed_per_minute": 2},
 		"limits": {"max_concurrency": {"limit": 20, "current": 3}},
 		"fairness": {"weight": 10, "effective_share": 1, "actual_share": 1}}`)
+	r.sql(`select ojs.nack(id, '{"code": "x", "message": "x", "retryable": false}') from ojs.fetch('{default}', 1)`)
+	r.gives("GET /admin/tenants/acme-corp/stats", "", 200, `{"jobs": {"completed_24h": 3, "failed_24h": 1, "attempts_failed_24h": 3},
+		"throughput": {"processed_per_minute": 4, "attempts_failed_per_minute": 3}}`)
+	r.gives("GET /admin/stats", "", 200, `{"throughput": {"processed_per_minute": 4, "failed_per_minute": 1,
+		"attempts_failed_per_minute": 3}, "as_of": "*"}`)
+	r.gives("GET /queues/default/stats", "", 200, `{"completed_last_hour": 3, "failed_last_hour": 1, "attempts_failed_last_hour": 3}`)
 }

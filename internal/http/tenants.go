@@ -31,14 +31,18 @@ func (s *Server) tenantRoutes() []route {
 // statsOf returns the body of multi-tenancy section 10.2.
 func statsOf(t *sqlcgen.TenantsRow) map[string]any {
 	return map[string]any{
-		"tenant_id": t.ID, "total_jobs": t.TotalJobs, "oldest_wait_ms": t.OldestWaitMs, "queues": t.Queues, "workers": t.Workers,
+		"as_of": t.AsOf, "tenant_id": t.ID, "total_jobs": t.TotalJobs, "oldest_wait_ms": t.OldestWaitMs, "queues": t.Queues, "workers": t.Workers,
 		"limits": limitsOf(t, true),
 		"jobs": map[string]any{
 			"depth": t.Depth, "available": t.Available, "active": t.Active, "scheduled": t.Scheduled, "pending": t.Pending,
 			"retryable": t.Retryable, "completed": t.Completed, "cancelled": t.Cancelled, "discarded": t.Discarded,
 			"failed_attempts": t.FailedAttempts, "completed_24h": t.Completed24h, "failed_24h": t.Failed24h,
+			"attempts_failed_24h": t.AttemptsFailed24h,
 		},
-		"throughput": map[string]any{"processed_per_minute": t.Processed1m, "enqueued_per_minute": t.Enqueued1m},
+		"throughput": map[string]any{
+			"enqueued_per_minute": t.Enqueued1m, "processed_per_minute": t.Processed1m,
+			"attempts_failed_per_minute": t.AttemptsFailed1m,
+		},
 		// The share that the tenant is entitled to, and the share that it gets.
 		"fairness": map[string]any{
 			"weight": json.Number(t.Weight), "effective_share": t.EffectiveShare, "actual_share": t.ActualShare, "deficit": t.Deficit,

@@ -342,6 +342,47 @@ func (q *Queries) Dispatch(ctx context.Context) (OjsDispatch, error) {
 	return i, err
 }
 
+const dispatchCounters = `-- name: DispatchCounters :many
+select d.queue::text as queue, coalesce(d.pool, '')::text as pool, d.jobs::bigint as jobs, coalesce(d.waited, 0)::float8 as waited_seconds,
+    coalesce(d.waits, '{}')::bigint[] as waits
+from ojs._dispatch_counters($1::int) d
+`
+
+type DispatchCountersRow struct {
+	Queue         string  `json:"queue"`
+	Pool          string  `json:"pool"`
+	Jobs          int64   `json:"jobs"`
+	WaitedSeconds float64 `json:"waited_seconds"`
+	Waits         []int64 `json:"waits"`
+}
+
+// For metrics: jobs handed out by queue (pool empty), with the waits, and by queue and pool.
+func (q *Queries) DispatchCounters(ctx context.Context, maxQueues int32) ([]DispatchCountersRow, error) {
+	rows, err := q.db.Query(ctx, dispatchCounters, maxQueues)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []DispatchCountersRow{}
+	for rows.Next() {
+		var i DispatchCountersRow
+		if err := rows.Scan(
+			&i.Queue,
+			&i.Pool,
+			&i.Jobs,
+			&i.WaitedSeconds,
+			&i.Waits,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const doctor = `-- name: Doctor :many
 select f.severity::text as severity, f.topic::text as topic, f.finding::text as finding, f.advice::text as advice,
     f.runbook::text as runbook
@@ -716,6 +757,8 @@ const poolGauges = `-- name: PoolGauges :many
 select 'utilization' as what, p.name as subject, (coalesce(u.active, 0)::float8 / p.max_concurrency)::float8 as value
 from ojs.pool p left join ojs._pool_use u on u.pool = p.id where p.max_concurrency is not null
 union all
+select 'age', '', extract(epoch from c.rolled_up_ago)::float8 from ojs._clock_lag() c where c.rolled_up_ago is not null
+union all
 (select 'starved', n.subject, max(n.nth)::float8 from ojs.notice n where n.type = 'scheduling.queue_starved' group by n.subject
 order by n.subject limit $1::int)
 `
@@ -726,7 +769,8 @@ type PoolGaugesRow struct {
 	Value   float64 `json:"value"`
 }
 
-// For metrics: the use of pools, whose number operators decide, and how often queues were starved.
+// For metrics: the use of pools, whose number operators decide; how long ago statistics were rolled
+// up, and how often queues were starved.
 func (q *Queries) PoolGauges(ctx context.Context, maxQueues int32) ([]PoolGaugesRow, error) {
 	rows, err := q.db.Query(ctx, poolGauges, maxQueues)
 	if err != nil {
@@ -745,17 +789,6 @@ func (q *Queries) PoolGauges(ctx context.Context, maxQueues int32) ([]PoolGauges
 		return nil, err
 	}
 	return items, nil
-}
-
-const poolName = `-- name: PoolName :one
-select p.name from ojs.pool p where p.id = $1::int
-`
-
-func (q *Queries) PoolName(ctx context.Context, id int32) (string, error) {
-	row := q.db.QueryRow(ctx, poolName, id)
-	var name string
-	err := row.Scan(&name)
-	return name, err
 }
 
 const pools = `-- name: Pools :many
@@ -798,7 +831,7 @@ type PoolsRow struct {
 	Isolated             bool            `json:"isolated"`
 	Tenants              []string        `json:"tenants,omitempty"`
 	StarvationPrevention json.RawMessage `json:"starvation_prevention,omitempty"`
-	ActiveWorkers        int64           `json:"active_workers"`
+	ActiveWorkers        int32           `json:"active_workers"`
 	ActiveJobs           int64           `json:"active_jobs"`
 	Utilization          float64         `json:"utilization"`
 	Dispatched           int64           `json:"dispatched"`
@@ -1114,9 +1147,10 @@ const queueRates = `-- name: QueueRates :many
 with lately as materialized (
     select l.name, l.sums from ojs._lately('queue') l(name, sums)
 )
-select s.queue as name, h.completed::bigint as completed_last_hour, h.failed::bigint as failed_last_hour,
-    (m.completed + m.failed)::bigint as processed_per_minute, m.failed::bigint as failed_per_minute,
-    round((m.completed + m.failed) / 60.0, 2)::float8 as throughput_per_second,
+select s.queue as name, h.completed::bigint as completed_last_hour, h.failed_jobs::bigint as failed_last_hour,
+    h.failed::bigint as attempts_failed_last_hour, (m.completed + m.failed_jobs)::bigint as processed_per_minute,
+    m.failed_jobs::bigint as failed_per_minute, m.failed::bigint as attempts_failed_per_minute,
+    round((m.completed + m.failed_jobs) / 60.0, 2)::float8 as throughput_per_second,
     coalesce(p.waited_1h * 1000 / nullif(p.jobs_1h, 0), 0)::bigint as avg_wait_ms,
     coalesce(extract(epoch from ojs._percentile(p.waits_1h, 0.5)) * 1000, 0)::bigint as p50_wait_ms,
     coalesce(extract(epoch from ojs._percentile(p.waits_1h, 0.95)) * 1000, 0)::bigint as p95_wait_ms,
@@ -1125,27 +1159,29 @@ from ojs.queue_stats s
 left join lately l on l.name = s.queue
 cross join lateral ojs._pace('queue', s.queue, l.sums)
     p(jobs_1m, waited_1m, waits_1m, jobs_5m, waited_5m, waits_5m, jobs_1h, waited_1h, waits_1h)
-cross join lateral (select row(s.total_jobs, 0, s.completed, s.cancelled, s.discarded, s.failed)::ojs.counts as counts) n
+cross join lateral (select row(s.total_jobs, 0, s.completed, s.cancelled, s.failed_jobs, s.failed)::ojs.counts as counts) n
 cross join lateral ojs._counts_since(s.queue, '', n.counts, ojs.now() - interval '1 hour') h
 cross join lateral ojs._counts_since(s.queue, '', n.counts, ojs.now() - interval '1 minute') m
 where s.queue = any ($1::text[])
 `
 
 type QueueRatesRow struct {
-	Name                string  `json:"name"`
-	CompletedLastHour   int64   `json:"completed_last_hour"`
-	FailedLastHour      int64   `json:"failed_last_hour"`
-	ProcessedPerMinute  int64   `json:"processed_per_minute"`
-	FailedPerMinute     int64   `json:"failed_per_minute"`
-	ThroughputPerSecond float64 `json:"throughput_per_second"`
-	AvgWaitMs           int64   `json:"avg_wait_ms"`
-	P50WaitMs           int64   `json:"p50_wait_ms"`
-	P95WaitMs           int64   `json:"p95_wait_ms"`
-	P99WaitMs           int64   `json:"p99_wait_ms"`
+	Name                    string  `json:"name"`
+	CompletedLastHour       int64   `json:"completed_last_hour"`
+	FailedLastHour          int64   `json:"failed_last_hour"`
+	AttemptsFailedLastHour  int64   `json:"attempts_failed_last_hour"`
+	ProcessedPerMinute      int64   `json:"processed_per_minute"`
+	FailedPerMinute         int64   `json:"failed_per_minute"`
+	AttemptsFailedPerMinute int64   `json:"attempts_failed_per_minute"`
+	ThroughputPerSecond     float64 `json:"throughput_per_second"`
+	AvgWaitMs               int64   `json:"avg_wait_ms"`
+	P50WaitMs               int64   `json:"p50_wait_ms"`
+	P95WaitMs               int64   `json:"p95_wait_ms"`
+	P99WaitMs               int64   `json:"p99_wait_ms"`
 }
 
-// Per queue, over all tenants: attempts that completed or failed in the last hour and minute, and
-// how long the jobs handed out in the last hour had waited.
+// Per queue, over all tenants: jobs that completed or failed for good in the last hour and minute,
+// attempts that failed, and how long the jobs handed out in the last hour had waited.
 func (q *Queries) QueueRates(ctx context.Context, names []string) ([]QueueRatesRow, error) {
 	rows, err := q.db.Query(ctx, queueRates, names)
 	if err != nil {
@@ -1159,8 +1195,10 @@ func (q *Queries) QueueRates(ctx context.Context, names []string) ([]QueueRatesR
 			&i.Name,
 			&i.CompletedLastHour,
 			&i.FailedLastHour,
+			&i.AttemptsFailedLastHour,
 			&i.ProcessedPerMinute,
 			&i.FailedPerMinute,
+			&i.AttemptsFailedPerMinute,
 			&i.ThroughputPerSecond,
 			&i.AvgWaitMs,
 			&i.P50WaitMs,
@@ -1183,10 +1221,10 @@ select s.queue as name, case when s.paused then 'paused' else 'active' end::text
     (s.available + s.scheduled + s.pending)::bigint as depth, s.available, s.active, s.scheduled,
     s.pending, s.retryable, s.completed, s.cancelled, s.discarded, s.failed as failed_attempts, k.created_at
 from (
-    select queue, scheduled, available, pending, active, retryable, completed, cancelled, discarded, oldest_wait, total_jobs, failed, tenants, paused from ojs.queue_stats where $1::text is null
+    select queue, scheduled, available, pending, active, retryable, completed, cancelled, discarded, oldest_wait, total_jobs, failed, tenants, paused, failed_jobs from ojs.queue_stats where $1::text is null
     union all
     select t.queue, t.scheduled, t.available, t.pending, t.active, t.retryable, t.completed, t.cancelled, t.discarded, t.oldest_wait,
-        t.total_jobs, t.failed, 1, r.paused_at is not null
+        t.total_jobs, t.failed, 1, r.paused_at is not null, t.failed_jobs
     from ojs.shard_stats t left join ojs.rule r on r.tenant_id = '' and r.queue = t.queue
     where t.tenant_id = $1::text
 ) s
@@ -1560,7 +1598,8 @@ func (q *Queries) SchedulingStats(ctx context.Context, names []string) ([]Schedu
 const schedulingTotals = `-- name: SchedulingTotals :one
 select p.jobs_1m::bigint as dispatch_count_1m, coalesce(p.waited_1m * 1000 / nullif(p.jobs_1m, 0), 0)::bigint as avg_wait_ms,
     p.jobs_5m::bigint as dispatch_count_5m, coalesce(p.waited_5m * 1000 / nullif(p.jobs_5m, 0), 0)::bigint as avg_wait_5m_ms,
-    p.jobs_1h::bigint as dispatch_count_1h, coalesce(p.waited_1h * 1000 / nullif(p.jobs_1h, 0), 0)::bigint as avg_wait_1h_ms
+    p.jobs_1h::bigint as dispatch_count_1h, coalesce(p.waited_1h * 1000 / nullif(p.jobs_1h, 0), 0)::bigint as avg_wait_1h_ms,
+    ojs.now()::timestamptz as as_of
 from ojs._lately('queue') l(name, sums)
 cross join lateral ojs._pace('all', '', l.sums)
     p(jobs_1m, waited_1m, waits_1m, jobs_5m, waited_5m, waits_5m, jobs_1h, waited_1h, waits_1h)
@@ -1568,12 +1607,13 @@ where l.name = ''
 `
 
 type SchedulingTotalsRow struct {
-	DispatchCount1m int64 `json:"dispatch_count_1m"`
-	AvgWaitMs       int64 `json:"avg_wait_ms"`
-	DispatchCount5m int64 `json:"dispatch_count_5m"`
-	AvgWait5mMs     int64 `json:"avg_wait_5m_ms"`
-	DispatchCount1h int64 `json:"dispatch_count_1h"`
-	AvgWait1hMs     int64 `json:"avg_wait_1h_ms"`
+	DispatchCount1m int64     `json:"dispatch_count_1m"`
+	AvgWaitMs       int64     `json:"avg_wait_ms"`
+	DispatchCount5m int64     `json:"dispatch_count_5m"`
+	AvgWait5mMs     int64     `json:"avg_wait_5m_ms"`
+	DispatchCount1h int64     `json:"dispatch_count_1h"`
+	AvgWait1hMs     int64     `json:"avg_wait_1h_ms"`
+	AsOf            time.Time `json:"as_of"`
 }
 
 func (q *Queries) SchedulingTotals(ctx context.Context) (SchedulingTotalsRow, error) {
@@ -1586,6 +1626,7 @@ func (q *Queries) SchedulingTotals(ctx context.Context) (SchedulingTotalsRow, er
 		&i.AvgWait5mMs,
 		&i.DispatchCount1h,
 		&i.AvgWait1hMs,
+		&i.AsOf,
 	)
 	return i, err
 }
@@ -1665,31 +1706,35 @@ func (q *Queries) SharedMemory(ctx context.Context) (SharedMemoryRow, error) {
 const stats = `-- name: Stats :one
 select n.scheduled::bigint as scheduled, n.available::bigint as available, n.pending::bigint as pending, n.active::bigint as active,
     n.retryable::bigint as retryable, n.completed::bigint as completed, n.cancelled::bigint as cancelled, n.discarded::bigint as discarded,
-    m.entered::bigint as enqueued_1m, (m.completed + m.failed)::bigint as processed_1m, m.failed::bigint as failed_1m
+    m.entered::bigint as enqueued_1m, (m.completed + m.failed_jobs)::bigint as processed_1m, m.failed_jobs::bigint as failed_1m,
+    m.failed::bigint as attempts_failed_1m, ojs.now()::timestamptz as as_of
 from (
     select coalesce(sum(u.scheduled), 0) as scheduled, coalesce(sum(u.available), 0) as available, coalesce(sum(u.pending), 0) as pending,
         coalesce(sum(u.active), 0) as active, coalesce(sum(u.retryable), 0) as retryable, coalesce(sum(u.completed), 0) as completed,
         coalesce(sum(u.cancelled), 0) as cancelled, coalesce(sum(u.discarded), 0) as discarded, coalesce(sum(u.total), 0) as total,
-        coalesce(sum(u.dispatched), 0) as dispatched, coalesce(sum(u.failed), 0) as failed
+        coalesce(sum(u.dispatched), 0) as dispatched, coalesce(sum(u.failed), 0) as failed,
+        coalesce(sum(u.failed_jobs), 0) as failed_jobs
     from (select tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, dispatched, rev, failed_jobs, worker_ms from ojs.tally union all select tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, dispatched, rev, failed_jobs, worker_ms from ojs._recent()) u
     where $1::text is null or u.tenant_id = $1::text
 ) n
 cross join lateral ojs._counts_since('', coalesce($1::text, ''),
-    row(n.total, n.dispatched, n.completed, n.cancelled, n.discarded, n.failed)::ojs.counts, ojs.now() - interval '1 minute') m
+    row(n.total, n.dispatched, n.completed, n.cancelled, n.failed_jobs, n.failed)::ojs.counts, ojs.now() - interval '1 minute') m
 `
 
 type StatsRow struct {
-	Scheduled   int64 `json:"scheduled"`
-	Available   int64 `json:"available"`
-	Pending     int64 `json:"pending"`
-	Active      int64 `json:"active"`
-	Retryable   int64 `json:"retryable"`
-	Completed   int64 `json:"completed"`
-	Cancelled   int64 `json:"cancelled"`
-	Discarded   int64 `json:"discarded"`
-	Enqueued1m  int64 `json:"enqueued_1m"`
-	Processed1m int64 `json:"processed_1m"`
-	Failed1m    int64 `json:"failed_1m"`
+	Scheduled        int64     `json:"scheduled"`
+	Available        int64     `json:"available"`
+	Pending          int64     `json:"pending"`
+	Active           int64     `json:"active"`
+	Retryable        int64     `json:"retryable"`
+	Completed        int64     `json:"completed"`
+	Cancelled        int64     `json:"cancelled"`
+	Discarded        int64     `json:"discarded"`
+	Enqueued1m       int64     `json:"enqueued_1m"`
+	Processed1m      int64     `json:"processed_1m"`
+	Failed1m         int64     `json:"failed_1m"`
+	AttemptsFailed1m int64     `json:"attempts_failed_1m"`
+	AsOf             time.Time `json:"as_of"`
 }
 
 // Over all tenants, or of one.
@@ -1708,29 +1753,35 @@ func (q *Queries) Stats(ctx context.Context, tenant *string) (StatsRow, error) {
 		&i.Enqueued1m,
 		&i.Processed1m,
 		&i.Failed1m,
+		&i.AttemptsFailed1m,
+		&i.AsOf,
 	)
 	return i, err
 }
 
 const tenantGauges = `-- name: TenantGauges :many
 select g.tenant_id::text as tenant_id, g.queue::text as queue, g.depth::bigint as depth, g.active::bigint as active,
-    g.enqueued::bigint as enqueued, g.processed::bigint as processed, g.failed::bigint as failed, coalesce(g.share, 0)::float8 as share
+    g.enqueued::bigint as enqueued, g.processed::bigint as processed, g.failed::bigint as failed, coalesce(g.share, 0)::float8 as share,
+    g.failed_attempts::bigint as failed_attempts, g.handed_out::bigint as handed_out, g.waited::float8 as waited_seconds
 from ojs._tenant_gauges($1::int) g
 `
 
 type TenantGaugesRow struct {
-	TenantID  string  `json:"tenant_id"`
-	Queue     string  `json:"queue"`
-	Depth     int64   `json:"depth"`
-	Active    int64   `json:"active"`
-	Enqueued  int64   `json:"enqueued"`
-	Processed int64   `json:"processed"`
-	Failed    int64   `json:"failed"`
-	Share     float64 `json:"share"`
+	TenantID       string  `json:"tenant_id"`
+	Queue          string  `json:"queue"`
+	Depth          int64   `json:"depth"`
+	Active         int64   `json:"active"`
+	Enqueued       int64   `json:"enqueued"`
+	Processed      int64   `json:"processed"`
+	Failed         int64   `json:"failed"`
+	Share          float64 `json:"share"`
+	FailedAttempts int64   `json:"failed_attempts"`
+	HandedOut      int64   `json:"handed_out"`
+	WaitedSeconds  float64 `json:"waited_seconds"`
 }
 
 // For metrics: numbers of the first tenants by name, and of the rest in sum. A row with an empty
-// queue has the tenant's share.
+// queue has the tenant's share and its waits.
 func (q *Queries) TenantGauges(ctx context.Context, maxTenants int32) ([]TenantGaugesRow, error) {
 	rows, err := q.db.Query(ctx, tenantGauges, maxTenants)
 	if err != nil {
@@ -1749,6 +1800,9 @@ func (q *Queries) TenantGauges(ctx context.Context, maxTenants int32) ([]TenantG
 			&i.Processed,
 			&i.Failed,
 			&i.Share,
+			&i.FailedAttempts,
+			&i.HandedOut,
+			&i.WaitedSeconds,
 		); err != nil {
 			return nil, err
 		}
@@ -1871,10 +1925,11 @@ select s.tenant_id as id, s.weight::numeric as weight, coalesce(t.priority_boost
         '{}')::jsonb as limits,
     (select count(distinct y.queue) from ojs.tally y where y.tenant_id = s.tenant_id)::bigint as queues,
     (select count(*) from ojs.worker w where w.tenant_id = s.tenant_id)::bigint as workers,
-    m.entered::bigint as enqueued_1m, (m.completed + m.failed)::bigint as processed_1m, d.completed::bigint as completed_24h,
-    d.failed::bigint as failed_24h
+    m.entered::bigint as enqueued_1m, (m.completed + m.failed_jobs)::bigint as processed_1m, m.failed::bigint as attempts_failed_1m,
+    d.completed::bigint as completed_24h, d.failed_jobs::bigint as failed_24h, d.failed::bigint as attempts_failed_24h,
+    ojs.now()::timestamptz as as_of
 from ojs.tenant_stats s left join ojs.tenant t on t.tenant_id = s.tenant_id
-cross join lateral (select row(s.total_jobs, s.dispatched, s.completed, s.cancelled, s.discarded, s.failed)::ojs.counts as counts) n
+cross join lateral (select row(s.total_jobs, s.dispatched, s.completed, s.cancelled, s.failed_jobs, s.failed)::ojs.counts as counts) n
 cross join lateral ojs._counts_since('', s.tenant_id, n.counts, ojs.now() - interval '1 minute') m
 cross join lateral ojs._counts_since('', s.tenant_id, n.counts, ojs.now() - interval '1 day') d
 left join ojs.rule r on r.tenant_id = s.tenant_id and r.queue = ''
@@ -1887,39 +1942,42 @@ order by s.tenant_id
 `
 
 type TenantsRow struct {
-	ID             string     `json:"id"`
-	Weight         string     `json:"weight"`
-	PriorityBoost  int32      `json:"priority_boost"`
-	MaxPriority    int32      `json:"max_priority"`
-	OverPriority   string     `json:"over_priority"`
-	CreatedAt      *time.Time `json:"created_at"`
-	Tier           *string    `json:"tier"`
-	EffectiveShare float64    `json:"effective_share"`
-	ActualShare    float64    `json:"actual_share"`
-	Deficit        float64    `json:"deficit"`
-	Dispatched     int64      `json:"dispatched"`
-	TotalJobs      int64      `json:"total_jobs"`
-	OldestWaitMs   int64      `json:"oldest_wait_ms"`
-	State          string     `json:"state"`
-	Depth          int64      `json:"depth"`
-	Available      int64      `json:"available"`
-	Active         int64      `json:"active"`
-	Scheduled      int64      `json:"scheduled"`
-	Pending        int64      `json:"pending"`
-	Retryable      int64      `json:"retryable"`
-	Completed      int64      `json:"completed"`
-	Cancelled      int64      `json:"cancelled"`
-	Discarded      int64      `json:"discarded"`
-	FailedAttempts int64      `json:"failed_attempts"`
-	MaxConcurrency *int32     `json:"max_concurrency"`
-	PausedAt       *time.Time `json:"paused_at"`
-	Limits         []byte     `json:"limits"`
-	Queues         int64      `json:"queues"`
-	Workers        int64      `json:"workers"`
-	Enqueued1m     int64      `json:"enqueued_1m"`
-	Processed1m    int64      `json:"processed_1m"`
-	Completed24h   int64      `json:"completed_24h"`
-	Failed24h      int64      `json:"failed_24h"`
+	ID                string     `json:"id"`
+	Weight            string     `json:"weight"`
+	PriorityBoost     int32      `json:"priority_boost"`
+	MaxPriority       int32      `json:"max_priority"`
+	OverPriority      string     `json:"over_priority"`
+	CreatedAt         *time.Time `json:"created_at"`
+	Tier              *string    `json:"tier"`
+	EffectiveShare    float64    `json:"effective_share"`
+	ActualShare       float64    `json:"actual_share"`
+	Deficit           float64    `json:"deficit"`
+	Dispatched        int64      `json:"dispatched"`
+	TotalJobs         int64      `json:"total_jobs"`
+	OldestWaitMs      int64      `json:"oldest_wait_ms"`
+	State             string     `json:"state"`
+	Depth             int64      `json:"depth"`
+	Available         int64      `json:"available"`
+	Active            int64      `json:"active"`
+	Scheduled         int64      `json:"scheduled"`
+	Pending           int64      `json:"pending"`
+	Retryable         int64      `json:"retryable"`
+	Completed         int64      `json:"completed"`
+	Cancelled         int64      `json:"cancelled"`
+	Discarded         int64      `json:"discarded"`
+	FailedAttempts    int64      `json:"failed_attempts"`
+	MaxConcurrency    *int32     `json:"max_concurrency"`
+	PausedAt          *time.Time `json:"paused_at"`
+	Limits            []byte     `json:"limits"`
+	Queues            int64      `json:"queues"`
+	Workers           int64      `json:"workers"`
+	Enqueued1m        int64      `json:"enqueued_1m"`
+	Processed1m       int64      `json:"processed_1m"`
+	AttemptsFailed1m  int64      `json:"attempts_failed_1m"`
+	Completed24h      int64      `json:"completed_24h"`
+	Failed24h         int64      `json:"failed_24h"`
+	AttemptsFailed24h int64      `json:"attempts_failed_24h"`
+	AsOf              time.Time  `json:"as_of"`
 }
 
 func (q *Queries) Tenants(ctx context.Context, names []string) ([]TenantsRow, error) {
@@ -1963,8 +2021,11 @@ func (q *Queries) Tenants(ctx context.Context, names []string) ([]TenantsRow, er
 			&i.Workers,
 			&i.Enqueued1m,
 			&i.Processed1m,
+			&i.AttemptsFailed1m,
 			&i.Completed24h,
 			&i.Failed24h,
+			&i.AttemptsFailed24h,
+			&i.AsOf,
 		); err != nil {
 			return nil, err
 		}
@@ -2049,6 +2110,17 @@ func (q *Queries) Throttles(ctx context.Context, arg ThrottlesParams) ([]OjsThro
 		return nil, err
 	}
 	return items, nil
+}
+
+const waitBounds = `-- name: WaitBounds :one
+select ojs._wait_bounds()::float8[] as bounds
+`
+
+func (q *Queries) WaitBounds(ctx context.Context) ([]float64, error) {
+	row := q.db.QueryRow(ctx, waitBounds)
+	var bounds []float64
+	err := row.Scan(&bounds)
+	return bounds, err
 }
 
 const watchNeighbours = `-- name: WatchNeighbours :exec

@@ -55,7 +55,7 @@ begin
     ) r
     left join lateral (
         select max(u.at) as at from (
-            (select p.at from ojs.pace p where p.kind = 'queue' and p.name = q.queue order by p.at desc limit 1)
+            (select p.at from ojs.pace p where p.kind = 'queue' and p.name = q.queue and p.at > '-infinity' order by p.at desc limit 1)
             union all
             select ojs.now() from ojs._lately('queue') l where l.name = q.queue
         ) u

@@ -251,7 +251,7 @@ as $$
         format('In queue %s %s of %s attempts that ended in ten minutes failed.', q.queue, (c.n).failed, (c.n).failed + (c.n).completed),
         'The page has the query that tells the errors apart.', 'dead-letters.md'
     from (
-        select t.queue, row(sum(t.total), sum(t.dispatched), sum(t.completed), sum(t.cancelled), sum(t.discarded),
+        select t.queue, row(sum(t.total), sum(t.dispatched), sum(t.completed), sum(t.cancelled), sum(t.failed_jobs),
             sum(t.failed))::ojs.counts as counts
         from ojs.tally t group by t.queue having sum(t.failed) >= 20
     ) q

@@ -85,7 +85,8 @@ left join pool p on p.queue = k.queue
 left join lately l on l.name = k.queue
 left join ojs.rule r on r.tenant_id = '' and r.queue = k.queue
 left join ojs.rule a on a.tenant_id = '' and a.queue = ''
-left join lateral (select p.at from ojs.pace p where p.kind = 'queue' and p.name = k.queue order by p.at desc limit 1) h on true;
+left join lateral (select p.at from ojs.pace p where p.kind = 'queue' and p.name = k.queue and p.at > '-infinity'
+    order by p.at desc limit 1) h on true;
 comment on view ojs.queue_demands is
 'Queues, their jobs, and the workers that ask for them.
 One row per queue that has ever had a job, or that a worker or a pool names. Costs as much as

@@ -30,7 +30,7 @@ begin
         coalesce(p.after, row(0, 0, 0, 0, 0, 0)::ojs.counts), n.counts
     from (
         select coalesce(t.queue, '') as queue, coalesce(t.tenant_id, '') as tenant_id, row(sum(t.total), sum(t.dispatched),
-            sum(t.completed), sum(t.cancelled), sum(t.discarded), sum(t.failed))::ojs.counts as counts
+            sum(t.completed), sum(t.cancelled), sum(t.failed_jobs), sum(t.failed))::ojs.counts as counts
         from ojs.tally t group by grouping sets ((t.queue), (t.tenant_id), ())
     ) n
     left join lateral (select p.at, p.after from ojs.history p where p.queue = n.queue and p.tenant_id = n.tenant_id
@@ -82,7 +82,7 @@ as $$
             (h.before).dispatched + round(((h.after).dispatched - (h.before).dispatched) * p.part),
             (h.before).completed + round(((h.after).completed - (h.before).completed) * p.part),
             (h.before).cancelled + round(((h.after).cancelled - (h.before).cancelled) * p.part),
-            (h.before).discarded + round(((h.after).discarded - (h.before).discarded) * p.part),
+            (h.before).failed_jobs + round(((h.after).failed_jobs - (h.before).failed_jobs) * p.part),
             (h.before).failed + round(((h.after).failed - (h.before).failed) * p.part))::ojs.counts end
         from ojs.history h
         cross join lateral (select extract(epoch from p_at - h.since) / extract(epoch from h.at - h.since) as part) p
@@ -97,10 +97,10 @@ first row.';
 create or replace function ojs._counts_since(p_queue text, p_tenant text, p_now ojs.counts, p_since timestamptz) returns setof ojs.counts
 language sql stable rows 1
 as $$
-    -- At least 0: a retry of a dead letter lowers the number of discarded jobs.
+    -- At least 0: a count of all jobs anew (ojs._recount) may lower the numbers.
     select greatest(p_now.entered - (w.c).entered, 0), greatest(p_now.dispatched - (w.c).dispatched, 0),
         greatest(p_now.completed - (w.c).completed, 0), greatest(p_now.cancelled - (w.c).cancelled, 0),
-        greatest(p_now.discarded - (w.c).discarded, 0), greatest(p_now.failed - (w.c).failed, 0)
+        greatest(p_now.failed_jobs - (w.c).failed_jobs, 0), greatest(p_now.failed - (w.c).failed, 0)
     from (select ojs._counts_at(p_queue, p_tenant, p_since) as c offset 0) w
 $$;
 comment on function ojs._counts_since(text, text, ojs.counts, timestamptz) is

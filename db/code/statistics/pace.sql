@@ -1,5 +1,5 @@
 -- Writes into ojs.pace what was handed out since the last call, and removes rows older than an
--- hour.
+-- hour; of each kind and name the sums stay, in a row at -infinity, for counters that never go back.
 -- Locks the row of ojs.tally_mark (skip locked).
 -- Writes a row for each queue, tenant and pool of which a job was handed out, at most every 10
 -- seconds, and the mark; nothing else.
@@ -23,18 +23,21 @@ begin
     with mark as materialized (
         select ojs._snapshot() as snapshot
     ), handed as materialized (
-        select l.queue, l.pool::text as pool, x.tenant_id, ojs._wait_class(x.wait) as class, count(*) as jobs,
-            sum(x.wait::float8) as waited
-        from ojs._leases_since(v_mark.pace_snapshot) l cross join lateral unnest(l.tenants, l.waits) x(tenant_id, wait)
+        select l.queue, l.pool::text as pool, case when l.pool is not null then coalesce(o.name, '_other') end as pool_name,
+            x.tenant_id, ojs._wait_class(x.wait) as class, count(*) as jobs, sum(x.wait::float8) as waited
+        from ojs._leases_since(v_mark.pace_snapshot) l
+        left join ojs.pool o on o.id = l.pool
+        cross join lateral unnest(l.tenants, l.waits) x(tenant_id, wait)
         -- The snapshot does not hold this transaction: its own rows would be counted now and by the
         -- next roll-up.
         where not ojs._foreign(v_mark.pace_snapshot) and l.xid is distinct from pg_current_xact_id_if_assigned()
-        group by 1, 2, 3, 4
+        group by 1, 2, 3, 4, 5
     ), recent as (
         select k.kind, k.name, sum(h.jobs) as jobs, sum(h.waited) as waited,
-            case when k.kind <> 'tenant' then ojs._waits(array_agg(h.class), array_agg(h.jobs)) end as waits
+            case when k.kind not in ('tenant', 'pool_queue') then ojs._waits(array_agg(h.class), array_agg(h.jobs)) end as waits
         from handed h
-        cross join lateral (values ('all', ''), ('queue', h.queue), ('pool', h.pool), ('tenant', h.tenant_id)) k(kind, name)
+        cross join lateral (values ('all', ''), ('queue', h.queue), ('pool', h.pool), ('pool_queue', h.pool_name || ' ' || h.queue),
+            ('tenant', h.tenant_id)) k(kind, name)
         where k.name is not null group by k.kind, k.name
     ), marked as (
         update ojs.tally_mark t set pace_snapshot = m.snapshot, pace_at = v_now from mark m where t.rev = v_mark.rev
@@ -46,8 +49,18 @@ begin
     from recent r
     left join lateral (select p.* from ojs.pace p where p.kind = r.kind and p.name = r.name order by p.at desc limit 1) p on true;
     -- A bounded number: after a pause of the clock there may be many.
-    delete from ojs.pace p where p.ctid = any (array(
-        select o.ctid from ojs.pace o where o.at < v_now - interval '1 hour' - ojs._pace_step() order by o.at limit 50000));
+    with old as materialized (
+        select o.*, o.ctid as spot from ojs.pace o
+        where o.at > '-infinity' and o.at < v_now - interval '1 hour' - ojs._pace_step() order by o.at limit 50000
+    ), kept as (
+        insert into ojs.pace (kind, name, at, jobs, waited, waits, jobs_before, waited_before, waits_before)
+        select o.kind, o.name, '-infinity', 0, 0, null, o.jobs_before + o.jobs, o.waited_before + o.waited,
+            ojs._waits_sum(o.waits_before, o.waits)
+        from old o where not exists (select from ojs.pace n where n.kind = o.kind and n.name = o.name and n.at > o.at)
+        on conflict (kind, name, at) do update
+        set jobs_before = excluded.jobs_before, waited_before = excluded.waited_before, waits_before = excluded.waits_before
+    )
+    delete from ojs.pace p using old o where p.ctid = o.spot;
 end;
 $$;
 comment on function ojs._roll_up_pace() is

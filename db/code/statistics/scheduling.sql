@@ -199,9 +199,40 @@ group by u.pool;
 comment on view ojs._pool_use is
 'Jobs that the workers of each pool run, and that they were ever handed; no row: none.';
 
+-- plpgsql and security definer for the same reasons as ojs._recent.
+create or replace function ojs._pool_holders() returns table (pool int, tenant_id text, worker_id text)
+language plpgsql stable security definer rows 100 set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if not ojs._sees_all() then
+        return;
+    end if;
+    return query
+    select i.pool, i.tenant_id, j.worker_id
+    from (
+        select l.pool, u.tenant_id, u.id
+        from ojs.pool p
+        cross join lateral (select l.* from ojs.lease l where l.pool = p.id order by l.xid desc limit 10000) l
+        cross join lateral unnest(l.tenants, l.ids) u(tenant_id, id)
+        where l.due_at > ojs.now() limit 10000
+    ) i
+    -- Read each job by its key (limit): a join would read the whole table.
+    cross join lateral (
+        select j.worker_id from ojs.job j where j.id = i.id and j.tenant_id = i.tenant_id and j.state = 'active' and j.pool = i.pool limit 1
+    ) j
+    where j.worker_id is not null
+    group by i.pool, i.tenant_id, j.worker_id;
+end;
+$$;
+comment on function ojs._pool_holders() is
+'The workers that hold jobs of each pool, among the 10,000 jobs handed out last whose first leases
+have not ended. Empty for a tenant''s login.';
+
 create or replace view ojs.pool_stats with (security_invoker = true) as
 with lately as materialized (
     select l.name, l.sums from ojs._lately('pool') l(name, sums)
+), holder as materialized (
+    select h.pool, h.tenant_id, h.worker_id from ojs._pool_holders() h(pool, tenant_id, worker_id)
 ), total as materialized (
     select p.jobs_1m, p.jobs_5m, p.jobs_1h
     from (values (0)) one left join ojs._lately('queue') l(name, sums) on l.name = ''
@@ -212,7 +243,10 @@ select p.name, p.queues, p.max_concurrency, p.strategy, p.weights, p.isolated, p
     case when p.rotation_interval is not null then jsonb_build_object('enabled', true, 'rotation_interval',
         format('PT%sS', trim_scale(extract(epoch from p.rotation_interval)::numeric)), 'min_dispatch_ratio', p.min_dispatch_ratio)
     end as starvation_prevention,
-    (select count(*) from ojs.worker w where coalesce(w.pool, 'default') = p.name) as active_workers,
+    (select count(*) from ojs.worker w where coalesce(w.pool, 'default') = p.name)
+        + (select count(distinct h.worker_id) from holder h where h.pool = p.id and not exists (select from ojs.worker w
+            where w.tenant_id in ('', h.tenant_id) and w.worker_id = h.worker_id and coalesce(w.pool, 'default') = p.name))
+        as active_workers,
     coalesce(n.active, 0) as active_jobs, round(coalesce(n.active, 0)::numeric / p.max_concurrency, 4) as utilization,
     coalesce(n.dispatched, 0) as dispatched,
     s.jobs_1m as dispatched_1m, round(s.jobs_1m / nullif(t.jobs_1m, 0)::numeric, 4) as ratio_1m,
@@ -234,7 +268,8 @@ left join ojs._pool_use n on n.pool = p.id;
 comment on view ojs.pool_stats is
 'Configuration and numbers of pools, one row per configured pool, and * for all FETCHes.
 The columns of ojs.configure_pool: null if not set.
-active_workers: workers registered in it.
+active_workers: workers registered in it, and others that hold jobs which they took as its workers
+(ojs._pool_holders); who fetches without the name of a worker is not counted.
 active_jobs: jobs that its workers run; utilization: their part of max_concurrency (null: no
 limit).
 dispatched: jobs ever handed out to its workers.

@@ -41,8 +41,8 @@ comment on column ojs.tally_mark.usage_rev is
 'The rev at which all numbers of ojs.tally were closed in the usage ledger.';
 comment on column ojs.tally_mark.usage_at is 'When ojs._close_usage last looked.';
 comment on type ojs.counts is
-'Numbers of jobs enqueued, handed out, completed, cancelled, discarded (less those retried), and of
-failed attempts, ever or within some time.';
+'Numbers of jobs enqueued, handed out, completed, cancelled, failed for good (discarded, those
+retried since included), and of failed attempts, ever or within some time.';
 comment on table ojs.history is
 'How the numbers of ojs.tally have grown, per queue (tenant_id empty), per tenant (queue empty) and
 in all (both empty): a row for each minute in which they grew, merged into one for each hour after
@@ -66,17 +66,20 @@ comment on column ojs.notice.nth is
 'Its number among the events of the same type and subject that are kept, from 1.';
 comment on column ojs.notice.ended_at is 'When it ended; null: it lasts.';
 comment on table ojs.pace is
-'Jobs handed out in the last hour, per queue, tenant, pool and in all: a row sums up some 10
-seconds. Later ones are in ojs.lease (ojs.tally_mark). No row where no job was handed out.';
-comment on column ojs.pace.kind is 'The kind of sum: queue, tenant, pool, or all.';
-comment on column ojs.pace.name is 'The queue, the tenant, or the pool (ojs.pool.id); empty: all.';
+'Jobs handed out in the last hour, per queue, tenant, pool, queue within a pool, and in all: a row
+sums up 10 seconds or more. Later ones are in ojs.lease (ojs.tally_mark). No row where no job was
+handed out. A row at -infinity keeps the sums over the rows that were removed.';
+comment on column ojs.pace.kind is 'The kind of sum: queue, tenant, pool, pool_queue, or all.';
+comment on column ojs.pace.name is
+'The queue, the tenant, the pool (ojs.pool.id), or the names of a pool and a queue with a space
+between; empty: all.';
 comment on column ojs.pace.at is 'When it was rolled up.';
 comment on column ojs.pace.jobs is 'How many jobs were handed out since the roll-up before.';
 comment on column ojs.pace.waited is 'The sum of how long these had been available, seconds.';
 comment on column ojs.pace.waits is
-'How many of these are in each class of waits (ojs._wait_bounds); null for tenants, of which there
-may be very many.';
+'How many of these are in each class of waits (ojs._wait_bounds); null for tenants and
+pool_queue, of which there may be very many.';
 comment on column ojs.pace.jobs_before is
-'The sum of jobs over earlier rows of the same kind and name, from some point on.';
+'The sum of jobs over all earlier rows of the same kind and name.';
 comment on column ojs.pace.waited_before is 'The sum of waited over those rows.';
 comment on column ojs.pace.waits_before is 'The sums of waits over those rows.';

@@ -171,13 +171,14 @@ begin
     delete from ojs.tally;
     delete from ojs.history;
     insert into ojs.tally (tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled,
-        discarded, total, failed, dispatched)
+        discarded, total, failed, dispatched, failed_jobs)
     select j.tenant_id, j.queue, j.priority,
         count(*) filter (where j.state = 'scheduled'), count(*) filter (where j.state = 'available'),
         count(*) filter (where j.state = 'pending'), count(*) filter (where j.state = 'active'),
         count(*) filter (where j.state = 'retryable'), count(*) filter (where j.state = 'completed'),
         count(*) filter (where j.state = 'cancelled'), count(*) filter (where j.state = 'discarded'),
-        count(*), coalesce(sum(jsonb_array_length(j.errors)), 0), sum(j.attempt)
+        count(*), coalesce(sum(jsonb_array_length(j.errors)), 0), sum(j.attempt),
+        count(*) filter (where j.state = 'discarded')
     from (
         select j.tenant_id, j.queue, j.priority, j.state, j.errors, j.attempt from ojs.job j
         union all

@@ -60,22 +60,24 @@ see.';
 -- and jobs that came since the last decision and may be behind a cursor. In order: otherwise a
 -- query for the first hundred rows would wait until the oldest job of every row has been found.
 create or replace view ojs._shard_sums as
-select n.*, u.lo, least(b.oldest_at, a.oldest_at) as aside_at
+select n.tenant_id, n.queue, n.priority, n.scheduled, n.available, n.pending, n.active, n.retryable, n.completed, n.cancelled,
+    n.discarded, n.total, n.failed, n.dispatched, u.lo, least(b.oldest_at, a.oldest_at) as aside_at, n.failed_jobs
 from (
     select u.tenant_id, u.queue, u.priority, sum(u.scheduled)::bigint as scheduled, sum(u.available)::bigint as available,
         sum(u.pending)::bigint as pending, sum(u.active)::bigint as active, sum(u.retryable)::bigint as retryable,
         sum(u.completed)::bigint as completed, sum(u.cancelled)::bigint as cancelled, sum(u.discarded)::bigint as discarded,
-        sum(u.total)::bigint as total, sum(u.failed)::bigint as failed, sum(u.dispatched)::bigint as dispatched
+        sum(u.total)::bigint as total, sum(u.failed)::bigint as failed, sum(u.dispatched)::bigint as dispatched,
+        sum(u.failed_jobs)::bigint as failed_jobs
     from (
         select t.tenant_id, t.queue, t.priority, t.scheduled, t.available, t.pending, t.active, t.retryable, t.completed, t.cancelled,
-            t.discarded, t.total, t.failed, t.dispatched
+            t.discarded, t.total, t.failed, t.dispatched, t.failed_jobs
         from ojs.tally t
         union all
         select r.tenant_id, r.queue, r.priority, r.scheduled, r.available, r.pending, r.active, r.retryable, r.completed, r.cancelled,
-            r.discarded, r.total, r.failed, r.dispatched
+            r.discarded, r.total, r.failed, r.dispatched, r.failed_jobs
         from ojs._recent() r
         union all
-        select t.tenant_id, '', 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 from ojs.tenant t
+        select t.tenant_id, '', 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 from ojs.tenant t
     ) u
     group by u.tenant_id, u.queue, u.priority
 ) n
@@ -115,7 +117,8 @@ select n.tenant_id, n.queue, n.priority, n.scheduled, n.available, n.pending, n.
     case when (n.fair).ready and (n.fair).job_priority = n.priority then coalesce((
         select ojs._deficit(l.low, (n.fair).vtime, (n.fair).weight)
         from (select s.* from ojs.dispatch_state s where s.queue = n.queue order by s.rev desc limit 1) s
-        cross join lateral unnest(s.levels) l where l.priority = (n.fair).priority and s.unit <> 'none'), 0) else 0 end as deficit
+        cross join lateral unnest(s.levels) l where l.priority = (n.fair).priority and s.unit <> 'none'), 0) else 0 end as deficit,
+    n.failed_jobs
 from (
     select n.*, (
         select f.*::ojs.tenant_fairness from ojs.tenant_fairness f
@@ -136,7 +139,7 @@ select c.tenant_id, c.queue, sum(c.scheduled)::bigint as scheduled, sum(c.availa
     sum(c.pending)::bigint as pending, sum(c.active)::bigint as active, sum(c.retryable)::bigint as retryable,
     sum(c.completed)::bigint as completed, sum(c.cancelled)::bigint as cancelled, sum(c.discarded)::bigint as discarded,
     min(c.oldest_at) as oldest_at, sum(c.total)::bigint as total_jobs, sum(c.failed)::bigint as failed,
-    sum(c.dispatched)::bigint as dispatched
+    sum(c.dispatched)::bigint as dispatched, sum(c.failed_jobs)::bigint as failed_jobs
 from ojs._shard_counts c where c.queue <> '' group by c.tenant_id, c.queue order by c.tenant_id, c.queue;
 comment on view ojs._shard_groups is 'The rows of ojs.shard_stats, of all tenants.';
 
@@ -144,7 +147,8 @@ create or replace view ojs._tenant_groups as
 select c.tenant_id, sum(c.available)::bigint as backlog, sum(c.active)::bigint as active, sum(c.scheduled)::bigint as scheduled,
     sum(c.pending)::bigint as pending, sum(c.retryable)::bigint as retryable, sum(c.completed)::bigint as completed,
     sum(c.cancelled)::bigint as cancelled, sum(c.discarded)::bigint as discarded, sum(c.failed)::bigint as failed,
-    sum(c.total)::bigint as total_jobs, min(c.oldest_at) as oldest_at, sum(c.deficit) as deficit, sum(c.dispatched)::bigint as dispatched
+    sum(c.total)::bigint as total_jobs, min(c.oldest_at) as oldest_at, sum(c.deficit) as deficit, sum(c.dispatched)::bigint as dispatched,
+    sum(c.failed_jobs)::bigint as failed_jobs
 from ojs._shard_counts c group by c.tenant_id order by c.tenant_id;
 comment on view ojs._tenant_groups is 'The sums for ojs.tenant_stats, of all tenants.';
 
@@ -162,7 +166,7 @@ comment on function ojs._own_tenant_groups(text) is
 
 create or replace view ojs.shard_stats as
 select l.tenant_id, l.queue, l.scheduled, l.available, l.pending, l.active, l.retryable, l.completed, l.cancelled, l.discarded,
-    c.now - l.oldest_at as oldest_wait, l.total_jobs, l.failed, l.dispatched
+    c.now - l.oldest_at as oldest_wait, l.total_jobs, l.failed, l.dispatched, l.failed_jobs
 from (
     (select s.* from ojs._shard_groups s where ojs._reads_all() order by s.tenant_id, s.queue)
     union all
@@ -174,28 +178,29 @@ cross join (select ojs.now() as now) c;
 comment on view ojs.shard_stats is
 'Numbers of jobs, one row per tenant and queue.
 scheduled, available, pending, active, retryable: jobs now.
-completed, cancelled, discarded, total_jobs, dispatched: jobs ever; failed: attempts ever.
+completed, cancelled, discarded, total_jobs, dispatched: jobs ever; failed: attempts ever;
+failed_jobs: jobs that ever failed for good, those retried since included.
 oldest_wait: how long the oldest available job has waited.
 Exact for the reading transaction. Costs as much as there are rows, not jobs.';
 
 create or replace view ojs.queue_stats as
 select s.queue, s.scheduled, s.available, s.pending, s.active, s.retryable, s.completed, s.cancelled, s.discarded, s.oldest_wait,
-    s.total_jobs, s.failed, s.tenants, c.paused_at is not null as paused
+    s.total_jobs, s.failed, s.tenants, c.paused_at is not null as paused, s.failed_jobs
 from (
     select p.queue, sum(p.scheduled)::bigint as scheduled, sum(p.available)::bigint as available, sum(p.pending)::bigint as pending,
         sum(p.active)::bigint as active, sum(p.retryable)::bigint as retryable, sum(p.completed)::bigint as completed,
         sum(p.cancelled)::bigint as cancelled, sum(p.discarded)::bigint as discarded, max(p.oldest_wait) as oldest_wait,
-        sum(p.total_jobs)::bigint as total_jobs, sum(p.failed)::bigint as failed,
+        sum(p.total_jobs)::bigint as total_jobs, sum(p.failed)::bigint as failed, sum(p.failed_jobs)::bigint as failed_jobs,
         count(*) filter (where p.available > 0 or p.active > 0) as tenants
     from (
         select s.queue, s.scheduled, s.available, s.pending, s.active, s.retryable, s.completed, s.cancelled, s.discarded, s.oldest_wait,
-            s.total_jobs, s.failed
+            s.total_jobs, s.failed, s.failed_jobs
         from ojs.shard_stats s
         union all
         -- With these types the planner can leave the branch out; otherwise it would find the oldest
         -- jobs for readers of other columns, too.
         select n.queue, 0::bigint, 0::bigint, 0::bigint, 0::bigint, 0::bigint, 0::bigint, 0::bigint, 0::bigint, null::interval, 0::bigint,
-            0::bigint
+            0::bigint, 0::bigint
         from (select q.queue from ojs.queue q union all select r.queue from ojs.rule r where r.tenant_id = '' and r.queue <> '') n
     ) p
     group by p.queue
@@ -246,7 +251,7 @@ select s.tenant_id, coalesce(u.alike, c.weight, u.fallback) as weight,
     s.backlog, s.active, s.scheduled, s.pending, s.retryable, s.completed, s.cancelled, s.discarded, s.failed, s.total_jobs,
     n.now - s.oldest_at as oldest_wait, s.deficit,
     case when (select ojs._reads_all()) then round(w.share, 4) when s.backlog > 0 or s.active > 0 then 1.0000 end as effective_share,
-    round(m.jobs / m.all_jobs, 4) as actual_share, s.dispatched, s.backlog as available
+    round(m.jobs / m.all_jobs, 4) as actual_share, s.dispatched, s.backlog as available, s.failed_jobs
 from (
     (select g.* from ojs._tenant_groups g where ojs._reads_all() order by g.tenant_id)
     union all
@@ -271,7 +276,8 @@ A tenant that was deregistered and is gone (ojs.leaving) is left out; its jobs c
 weight: its weight in queues without weights of their own (ojs.queue_weight has the weights of
 queues).
 available (also as backlog), active, scheduled, pending, retryable: jobs now.
-completed, cancelled, discarded, total_jobs, dispatched: jobs ever; failed: attempts ever.
+completed, cancelled, discarded, total_jobs, dispatched: jobs ever; failed: attempts ever;
+failed_jobs: jobs that ever failed for good, those retried since included.
 oldest_wait: how long its oldest available job has waited.
 deficit: 0: the tenant is next; below 0: how many jobs it has had more than its share, compared
 with the tenant that is next.

@@ -94,7 +94,7 @@ as $$
             coalesce(u.alike, coalesce(t.weight, u.fallback) * coalesce(t.throttle, 1)) as weight
         from (
             select t.tenant_id, sum(t.available + t.scheduled + t.pending) as waiting, sum(t.available) as available,
-                sum(t.active) as active, row(sum(t.total), sum(t.dispatched), sum(t.completed), sum(t.cancelled), sum(t.discarded),
+                sum(t.active) as active, row(sum(t.total), sum(t.dispatched), sum(t.completed), sum(t.cancelled), sum(t.failed_jobs),
                     sum(t.failed))::ojs.counts as counts
             from ojs.tally t group by t.tenant_id
         ) p

@@ -170,7 +170,7 @@ begin
         where q.tenant_id = p_tenant and q.queue = '' and q.resource = 'max_enqueue_rate');
     select (ojs._counts_since('', p_tenant, p.counts, ojs.now() - v_span)).entered * 60 / extract(epoch from v_span) into v_seen
     from (
-        select row(sum(t.total), sum(t.dispatched), sum(t.completed), sum(t.cancelled), sum(t.discarded), sum(t.failed))
+        select row(sum(t.total), sum(t.dispatched), sum(t.completed), sum(t.cancelled), sum(t.failed_jobs), sum(t.failed))
             ::ojs.counts as counts
         from ojs.tally t where t.tenant_id = p_tenant
     ) p;
