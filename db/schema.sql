@@ -175,7 +175,7 @@ CREATE TYPE ojs.counts AS (
 	dispatched bigint,
 	completed bigint,
 	cancelled bigint,
-	discarded bigint,
+	failed_jobs bigint,
 	failed bigint
 );
 
@@ -3181,7 +3181,7 @@ CREATE FUNCTION ojs._counts_at(p_queue text, p_tenant text, p_at timestamp with 
             (h.before).dispatched + round(((h.after).dispatched - (h.before).dispatched) * p.part),
             (h.before).completed + round(((h.after).completed - (h.before).completed) * p.part),
             (h.before).cancelled + round(((h.after).cancelled - (h.before).cancelled) * p.part),
-            (h.before).discarded + round(((h.after).discarded - (h.before).discarded) * p.part),
+            (h.before).failed_jobs + round(((h.after).failed_jobs - (h.before).failed_jobs) * p.part),
             (h.before).failed + round(((h.after).failed - (h.before).failed) * p.part))::ojs.counts end
         from ojs.history h
         cross join lateral (select extract(epoch from p_at - h.since) / extract(epoch from h.at - h.since) as part) p
@@ -3193,10 +3193,10 @@ $$;
 CREATE FUNCTION ojs._counts_since(p_queue text, p_tenant text, p_now ojs.counts, p_since timestamp with time zone) RETURNS SETOF ojs.counts
     LANGUAGE sql STABLE ROWS 1
     AS $$
-    -- At least 0: a retry of a dead letter lowers the number of discarded jobs.
+    -- At least 0: a count of all jobs anew (ojs._recount) may lower the numbers.
     select greatest(p_now.entered - (w.c).entered, 0), greatest(p_now.dispatched - (w.c).dispatched, 0),
         greatest(p_now.completed - (w.c).completed, 0), greatest(p_now.cancelled - (w.c).cancelled, 0),
-        greatest(p_now.discarded - (w.c).discarded, 0), greatest(p_now.failed - (w.c).failed, 0)
+        greatest(p_now.failed_jobs - (w.c).failed_jobs, 0), greatest(p_now.failed - (w.c).failed, 0)
     from (select ojs._counts_at(p_queue, p_tenant, p_since) as c offset 0) w
 $$;
 
@@ -3690,6 +3690,45 @@ CREATE FUNCTION ojs._discard_expired(p_ids uuid[], p_tenants text[]) RETURNS TAB
     select h.id, h.tenant_id from held h
 $$;
 
+CREATE FUNCTION ojs._dispatch_counters(p_queues integer) RETURNS TABLE(queue text, pool text, jobs bigint, waited double precision, waits bigint[])
+    LANGUAGE sql STABLE
+    AS $$
+    -- The names one after the other: a row of ojs.pace is for 10 seconds, and a name has hundreds.
+    with recursive pair(name) as (
+        select (select min(p.name) from ojs.pace p where p.kind = 'pool_queue')
+        union all
+        select (select min(p.name) from ojs.pace p where p.kind = 'pool_queue' and p.name > r.name) from pair r where r.name is not null
+    ), place as materialized (
+        -- In the order of their first job: a later queue never takes the place of an earlier one,
+        -- so that no counter goes back.
+        select s.queue, case when row_number() over (order by min(s.n)) <= p_queues then s.queue else '_other' end as label
+        from ojs.shard s group by s.queue
+    ), of_queue as materialized (
+        select p.queue, p.label, e.jobs, e.waited, e.waits from place p cross join lateral ojs._pace_ever('queue', p.queue) e
+    ), of_pool as materialized (
+        select split_part(r.name, ' ', 1) as pool, split_part(r.name, ' ', 2) as queue, e.jobs
+        from pair r cross join lateral ojs._pace_ever('pool_queue', r.name) e where r.name is not null
+    ), class as (
+        select u.label, array_agg(u.jobs order by u.class) as waits
+        from (
+            select q.label, w.class, sum(w.jobs)::bigint as jobs
+            from of_queue q cross join lateral unnest(q.waits) with ordinality w(jobs, class) group by q.label, w.class
+        ) u
+        group by u.label
+    )
+    select q.label, null, sum(q.jobs)::bigint, sum(q.waited), c.waits
+    from of_queue q left join class c on c.label = q.label group by q.label, c.waits
+    union all
+    select d.label, case when d.label = '_other' then '_other' else d.pool end, sum(d.jobs)::bigint, null, null
+    from (
+        select q.label, o.pool, o.jobs from of_pool o join of_queue q on q.queue = o.queue
+        union all
+        select q.label, 'default', q.jobs - coalesce(o.jobs, 0) from of_queue q
+        left join (select o.queue, sum(o.jobs) as jobs from of_pool o group by o.queue) o on o.queue = q.queue
+    ) d
+    group by 1, 2 having sum(d.jobs) > 0
+$$;
+
 CREATE FUNCTION ojs._do_timers(p_mark ojs.clock_mark, p_now timestamp with time zone, p_limit integer, p_result ojs.tick_result, OUT o_result ojs.tick_result, OUT o_taken integer) RETURNS record
     LANGUAGE plpgsql
     AS $$
@@ -3822,7 +3861,7 @@ CREATE FUNCTION ojs._doctor_failures() RETURNS SETOF ojs.finding
         format('In queue %s %s of %s attempts that ended in ten minutes failed.', q.queue, (c.n).failed, (c.n).failed + (c.n).completed),
         'The page has the query that tells the errors apart.', 'dead-letters.md'
     from (
-        select t.queue, row(sum(t.total), sum(t.dispatched), sum(t.completed), sum(t.cancelled), sum(t.discarded),
+        select t.queue, row(sum(t.total), sum(t.dispatched), sum(t.completed), sum(t.cancelled), sum(t.failed_jobs),
             sum(t.failed))::ojs.counts as counts
         from ojs.tally t group by t.queue having sum(t.failed) >= 20
     ) q
@@ -6866,7 +6905,7 @@ begin
         coalesce(p.after, row(0, 0, 0, 0, 0, 0)::ojs.counts), n.counts
     from (
         select coalesce(t.queue, '') as queue, coalesce(t.tenant_id, '') as tenant_id, row(sum(t.total), sum(t.dispatched),
-            sum(t.completed), sum(t.cancelled), sum(t.discarded), sum(t.failed))::ojs.counts as counts
+            sum(t.completed), sum(t.cancelled), sum(t.failed_jobs), sum(t.failed))::ojs.counts as counts
         from ojs.tally t group by grouping sets ((t.queue), (t.tenant_id), ())
     ) n
     left join lateral (select p.at, p.after from ojs.history p where p.queue = n.queue and p.tenant_id = n.tenant_id
@@ -7285,7 +7324,8 @@ CREATE VIEW ojs._shard_sums AS
     n.failed,
     n.dispatched,
     u.lo,
-    LEAST(b.oldest_at, a.oldest_at) AS aside_at
+    LEAST(b.oldest_at, a.oldest_at) AS aside_at,
+    n.failed_jobs
    FROM (((( SELECT u_1.tenant_id,
             u_1.queue,
             u_1.priority,
@@ -7299,7 +7339,8 @@ CREATE VIEW ojs._shard_sums AS
             (sum(u_1.discarded))::bigint AS discarded,
             (sum(u_1.total))::bigint AS total,
             (sum(u_1.failed))::bigint AS failed,
-            (sum(u_1.dispatched))::bigint AS dispatched
+            (sum(u_1.dispatched))::bigint AS dispatched,
+            (sum(u_1.failed_jobs))::bigint AS failed_jobs
            FROM ( SELECT t.tenant_id,
                     t.queue,
                     t.priority,
@@ -7313,7 +7354,8 @@ CREATE VIEW ojs._shard_sums AS
                     t.discarded,
                     t.total,
                     t.failed,
-                    t.dispatched
+                    t.dispatched,
+                    t.failed_jobs
                    FROM ojs.tally t
                 UNION ALL
                  SELECT r.tenant_id,
@@ -7329,11 +7371,13 @@ CREATE VIEW ojs._shard_sums AS
                     r.discarded,
                     r.total,
                     r.failed,
-                    r.dispatched
+                    r.dispatched,
+                    r.failed_jobs
                    FROM ojs._recent() r(tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, dispatched, rev, failed_jobs, worker_ms)
                 UNION ALL
                  SELECT t.tenant_id,
                     ''::text,
+                    0,
                     0,
                     0,
                     0,
@@ -7410,7 +7454,8 @@ CREATE VIEW ojs._shard_counts AS
                  CROSS JOIN LATERAL unnest(s.levels) l(priority, low, joined, ready, at_limit, idle_at))
               WHERE ((l.priority = (n.fair).priority) AND (s.unit <> 'none'::ojs.unit))), (0)::numeric)
             ELSE (0)::numeric
-        END AS deficit
+        END AS deficit,
+    n.failed_jobs
    FROM ( SELECT n_1.tenant_id,
             n_1.queue,
             n_1.priority,
@@ -7427,6 +7472,7 @@ CREATE VIEW ojs._shard_counts AS
             n_1.dispatched,
             n_1.lo,
             n_1.aside_at,
+            n_1.failed_jobs,
             ( SELECT f.*::ojs.tenant_fairness AS f
                    FROM ojs.tenant_fairness f
                   WHERE ((f.queue = n_1.queue) AND (f.tenant_id = n_1.tenant_id) AND (f.priority = ( SELECT
@@ -7460,7 +7506,8 @@ CREATE VIEW ojs._shard_groups AS
     min(c.oldest_at) AS oldest_at,
     (sum(c.total))::bigint AS total_jobs,
     (sum(c.failed))::bigint AS failed,
-    (sum(c.dispatched))::bigint AS dispatched
+    (sum(c.dispatched))::bigint AS dispatched,
+    (sum(c.failed_jobs))::bigint AS failed_jobs
    FROM ojs._shard_counts c
   WHERE (c.queue <> ''::text)
   GROUP BY c.tenant_id, c.queue
@@ -7616,7 +7663,8 @@ CREATE VIEW ojs.shard_stats AS
     (c.now - l.oldest_at) AS oldest_wait,
     l.total_jobs,
     l.failed,
-    l.dispatched
+    l.dispatched,
+    l.failed_jobs
    FROM ((( SELECT s.tenant_id,
             s.queue,
             s.scheduled,
@@ -7630,7 +7678,8 @@ CREATE VIEW ojs.shard_stats AS
             s.oldest_at,
             s.total_jobs,
             s.failed,
-            s.dispatched
+            s.dispatched,
+            s.failed_jobs
            FROM ojs._shard_groups s
           WHERE ojs._reads_all()
           ORDER BY s.tenant_id, s.queue)
@@ -7648,9 +7697,10 @@ CREATE VIEW ojs.shard_stats AS
             s.oldest_at,
             s.total_jobs,
             s.failed,
-            s.dispatched
+            s.dispatched,
+            s.failed_jobs
            FROM (ojs._only_tenant() t(tenant_id)
-             CROSS JOIN LATERAL ojs._own_shard_groups(t.tenant_id) s(tenant_id, queue, scheduled, available, pending, active, retryable, completed, cancelled, discarded, oldest_at, total_jobs, failed, dispatched))) l
+             CROSS JOIN LATERAL ojs._own_shard_groups(t.tenant_id) s(tenant_id, queue, scheduled, available, pending, active, retryable, completed, cancelled, discarded, oldest_at, total_jobs, failed, dispatched, failed_jobs))) l
      CROSS JOIN ( SELECT ojs.now() AS now) c);
 
 CREATE VIEW ojs.rule_stats AS
@@ -9385,7 +9435,8 @@ CREATE VIEW ojs._tenant_groups AS
     (sum(c.total))::bigint AS total_jobs,
     min(c.oldest_at) AS oldest_at,
     sum(c.deficit) AS deficit,
-    (sum(c.dispatched))::bigint AS dispatched
+    (sum(c.dispatched))::bigint AS dispatched,
+    (sum(c.failed_jobs))::bigint AS failed_jobs
    FROM ojs._shard_counts c
   GROUP BY c.tenant_id
   ORDER BY c.tenant_id;
@@ -9423,6 +9474,13 @@ CREATE FUNCTION ojs._pace(p_kind text, p_name text, p_lately ojs.pace_sums) RETU
     left join lateral (select p.* from ojs._pace_from(p_kind, p_name, '1 minute') p) m on true
     left join lateral (select p.* from ojs._pace_from(p_kind, p_name, '5 minutes') p) f on true
     left join lateral (select p.* from ojs._pace_from(p_kind, p_name, '1 hour') p) h on true
+$$;
+
+CREATE FUNCTION ojs._pace_ever(p_kind text, p_name text) RETURNS TABLE(jobs bigint, waited double precision, waits bigint[])
+    LANGUAGE sql STABLE ROWS 1
+    AS $$
+    select p.jobs_before + p.jobs, p.waited_before + p.waited, ojs._waits_sum(p.waits_before, p.waits)
+    from ojs.pace p where p.kind = p_kind and p.name = p_name order by p.at desc limit 1
 $$;
 
 CREATE TABLE ojs.pace (
@@ -9695,6 +9753,40 @@ CREATE FUNCTION ojs._pool_changes(p_pool integer, p_from pg_snapshot, p_to pg_sn
         cross join lateral (select m.* from ojs._pool_movement m where m.pool = p_pool and m.xid = x.xid offset 0) m
         where pg_visible_in_snapshot(x.xid, coalesce(p_to, (select pg_current_snapshot())))
     ) m
+$$;
+
+CREATE FUNCTION ojs._pool_holders() RETURNS TABLE(pool integer, tenant_id text, worker_id text)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 100
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_sort TO 'off'
+    SET jit TO 'off'
+    SET max_parallel_workers_per_gather TO '0'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$
+begin
+    if not ojs._sees_all() then
+        return;
+    end if;
+    return query
+    select i.pool, i.tenant_id, j.worker_id
+    from (
+        select l.pool, u.tenant_id, u.id
+        from ojs.pool p
+        cross join lateral (select l.* from ojs.lease l where l.pool = p.id order by l.xid desc limit 10000) l
+        cross join lateral unnest(l.tenants, l.ids) u(tenant_id, id)
+        where l.due_at > ojs.now() limit 10000
+    ) i
+    -- Read each job by its key (limit): a join would read the whole table.
+    cross join lateral (
+        select j.worker_id from ojs.job j where j.id = i.id and j.tenant_id = i.tenant_id and j.state = 'active' and j.pool = i.pool limit 1
+    ) j
+    where j.worker_id is not null
+    group by i.pool, i.tenant_id, j.worker_id;
+end;
 $$;
 
 CREATE FUNCTION ojs._pool_names(p_names jsonb, p_field text) RETURNS text[]
@@ -10565,13 +10657,14 @@ begin
     delete from ojs.tally;
     delete from ojs.history;
     insert into ojs.tally (tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled,
-        discarded, total, failed, dispatched)
+        discarded, total, failed, dispatched, failed_jobs)
     select j.tenant_id, j.queue, j.priority,
         count(*) filter (where j.state = 'scheduled'), count(*) filter (where j.state = 'available'),
         count(*) filter (where j.state = 'pending'), count(*) filter (where j.state = 'active'),
         count(*) filter (where j.state = 'retryable'), count(*) filter (where j.state = 'completed'),
         count(*) filter (where j.state = 'cancelled'), count(*) filter (where j.state = 'discarded'),
-        count(*), coalesce(sum(jsonb_array_length(j.errors)), 0), sum(j.attempt)
+        count(*), coalesce(sum(jsonb_array_length(j.errors)), 0), sum(j.attempt),
+        count(*) filter (where j.state = 'discarded')
     from (
         select j.tenant_id, j.queue, j.priority, j.state, j.errors, j.attempt from ojs.job j
         union all
@@ -11434,18 +11527,21 @@ begin
     with mark as materialized (
         select ojs._snapshot() as snapshot
     ), handed as materialized (
-        select l.queue, l.pool::text as pool, x.tenant_id, ojs._wait_class(x.wait) as class, count(*) as jobs,
-            sum(x.wait::float8) as waited
-        from ojs._leases_since(v_mark.pace_snapshot) l cross join lateral unnest(l.tenants, l.waits) x(tenant_id, wait)
+        select l.queue, l.pool::text as pool, case when l.pool is not null then coalesce(o.name, '_other') end as pool_name,
+            x.tenant_id, ojs._wait_class(x.wait) as class, count(*) as jobs, sum(x.wait::float8) as waited
+        from ojs._leases_since(v_mark.pace_snapshot) l
+        left join ojs.pool o on o.id = l.pool
+        cross join lateral unnest(l.tenants, l.waits) x(tenant_id, wait)
         -- The snapshot does not hold this transaction: its own rows would be counted now and by the
         -- next roll-up.
         where not ojs._foreign(v_mark.pace_snapshot) and l.xid is distinct from pg_current_xact_id_if_assigned()
-        group by 1, 2, 3, 4
+        group by 1, 2, 3, 4, 5
     ), recent as (
         select k.kind, k.name, sum(h.jobs) as jobs, sum(h.waited) as waited,
-            case when k.kind <> 'tenant' then ojs._waits(array_agg(h.class), array_agg(h.jobs)) end as waits
+            case when k.kind not in ('tenant', 'pool_queue') then ojs._waits(array_agg(h.class), array_agg(h.jobs)) end as waits
         from handed h
-        cross join lateral (values ('all', ''), ('queue', h.queue), ('pool', h.pool), ('tenant', h.tenant_id)) k(kind, name)
+        cross join lateral (values ('all', ''), ('queue', h.queue), ('pool', h.pool), ('pool_queue', h.pool_name || ' ' || h.queue),
+            ('tenant', h.tenant_id)) k(kind, name)
         where k.name is not null group by k.kind, k.name
     ), marked as (
         update ojs.tally_mark t set pace_snapshot = m.snapshot, pace_at = v_now from mark m where t.rev = v_mark.rev
@@ -11457,8 +11553,18 @@ begin
     from recent r
     left join lateral (select p.* from ojs.pace p where p.kind = r.kind and p.name = r.name order by p.at desc limit 1) p on true;
     -- A bounded number: after a pause of the clock there may be many.
-    delete from ojs.pace p where p.ctid = any (array(
-        select o.ctid from ojs.pace o where o.at < v_now - interval '1 hour' - ojs._pace_step() order by o.at limit 50000));
+    with old as materialized (
+        select o.*, o.ctid as spot from ojs.pace o
+        where o.at > '-infinity' and o.at < v_now - interval '1 hour' - ojs._pace_step() order by o.at limit 50000
+    ), kept as (
+        insert into ojs.pace (kind, name, at, jobs, waited, waits, jobs_before, waited_before, waits_before)
+        select o.kind, o.name, '-infinity', 0, 0, null, o.jobs_before + o.jobs, o.waited_before + o.waited,
+            ojs._waits_sum(o.waits_before, o.waits)
+        from old o where not exists (select from ojs.pace n where n.kind = o.kind and n.name = o.name and n.at > o.at)
+        on conflict (kind, name, at) do update
+        set jobs_before = excluded.jobs_before, waited_before = excluded.waited_before, waits_before = excluded.waits_before
+    )
+    delete from ojs.pace p using old o where p.ctid = o.spot;
 end;
 $$;
 
@@ -12523,7 +12629,7 @@ CREATE FUNCTION ojs._signals(p_watch ojs.neighbour_watch, p_now timestamp with t
             coalesce(u.alike, coalesce(t.weight, u.fallback) * coalesce(t.throttle, 1)) as weight
         from (
             select t.tenant_id, sum(t.available + t.scheduled + t.pending) as waiting, sum(t.available) as available,
-                sum(t.active) as active, row(sum(t.total), sum(t.dispatched), sum(t.completed), sum(t.cancelled), sum(t.discarded),
+                sum(t.active) as active, row(sum(t.total), sum(t.dispatched), sum(t.completed), sum(t.cancelled), sum(t.failed_jobs),
                     sum(t.failed))::ojs.counts as counts
             from ojs.tally t group by t.tenant_id
         ) p
@@ -12617,7 +12723,7 @@ begin
         where q.tenant_id = p_tenant and q.queue = '' and q.resource = 'max_enqueue_rate');
     select (ojs._counts_since('', p_tenant, p.counts, ojs.now() - v_span)).entered * 60 / extract(epoch from v_span) into v_seen
     from (
-        select row(sum(t.total), sum(t.dispatched), sum(t.completed), sum(t.cancelled), sum(t.discarded), sum(t.failed))
+        select row(sum(t.total), sum(t.dispatched), sum(t.completed), sum(t.cancelled), sum(t.failed_jobs), sum(t.failed))
             ::ojs.counts as counts
         from ojs.tally t where t.tenant_id = p_tenant
     ) p;
@@ -12745,7 +12851,7 @@ begin
     ) r
     left join lateral (
         select max(u.at) as at from (
-            (select p.at from ojs.pace p where p.kind = 'queue' and p.name = q.queue order by p.at desc limit 1)
+            (select p.at from ojs.pace p where p.kind = 'queue' and p.name = q.queue and p.at > '-infinity' order by p.at desc limit 1)
             union all
             select ojs.now() from ojs._lately('queue') l where l.name = q.queue
         ) u
@@ -13326,7 +13432,7 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._tenant_gauges(p_tenants integer) RETURNS TABLE(tenant_id text, queue text, depth bigint, active bigint, enqueued bigint, processed bigint, failed bigint, share double precision)
+CREATE FUNCTION ojs._tenant_gauges(p_tenants integer) RETURNS TABLE(tenant_id text, queue text, depth bigint, active bigint, enqueued bigint, processed bigint, failed bigint, share double precision, failed_attempts bigint, handed_out bigint, waited double precision)
     LANGUAGE sql STABLE
     AS $$
     with place as materialized (
@@ -13340,28 +13446,35 @@ CREATE FUNCTION ojs._tenant_gauges(p_tenants integer) RETURNS TABLE(tenant_id te
         -- Under _other now and under its own name 2 seconds later, it would make a counter of
         -- _other go back.
         select u.tenant_id, u.queue, sum(u.available) as available, sum(u.active) as active, sum(u.total) as total,
-            sum(u.completed) as completed, sum(u.failed) as failed
+            sum(u.completed) as completed, sum(u.failed) as failed, sum(u.failed_jobs) as failed_jobs
         from (select t.* from ojs.tally t union all select r.* from ojs._recent() r) u
         group by u.tenant_id, u.queue
     ), lately as materialized (
         select l.name, l.sums from ojs._lately('tenant') l
     ), handed_out as materialized (
-        select m.tenant_id, (ojs._pace('tenant', m.tenant_id, l.sums)).jobs_1m as jobs
-        from (select distinct p.tenant_id from place p where p.own) m left join lately l on l.name = m.tenant_id
+        select m.tenant_id, (ojs._pace('tenant', m.tenant_id, l.sums)).jobs_1m as jobs, coalesce(e.jobs, 0) as ever,
+            coalesce(e.waited, 0) as waited
+        from (select distinct p.tenant_id from place p where p.own) m
+        left join lately l on l.name = m.tenant_id
+        left join lateral ojs._pace_ever('tenant', m.tenant_id) e on true
     ), total as (
-        select (ojs._pace('all', '', l.sums)).jobs_1m as jobs from lately l where l.name = ''
+        select (ojs._pace('all', '', l.sums)).jobs_1m as jobs, coalesce(e.jobs, 0) as ever, coalesce(e.waited, 0) as waited
+        from lately l left join lateral ojs._pace_ever('all', '') e on true where l.name = ''
     )
     select case when p.own then p.tenant_id else '_other' end, case when p.own and p.own_queue then p.queue else '_other' end,
-        sum(n.available)::bigint, sum(n.active)::bigint, sum(n.total + p.moved)::bigint, sum(n.completed + n.failed)::bigint,
-        sum(n.failed)::bigint, null::float8
+        sum(n.available)::bigint, sum(n.active)::bigint, sum(n.total + p.moved)::bigint, sum(n.completed + n.failed_jobs)::bigint,
+        sum(n.failed_jobs)::bigint, null::float8, sum(n.failed)::bigint, 0::bigint, 0::float8
     from place p join numbers n on n.tenant_id = p.tenant_id and n.queue = p.queue
     group by 1, 2
     union all
-    select h.tenant_id, '', 0, 0, 0, 0, 0, sum(coalesce(h.jobs / nullif(t.jobs, 0)::float8, 0))
+    select h.tenant_id, '', 0, 0, 0, 0, 0, sum(coalesce(h.jobs / nullif(t.jobs, 0)::float8, 0)), 0, sum(h.ever)::bigint, sum(h.waited)
     from (
-        select h.tenant_id, h.jobs from handed_out h
+        select h.tenant_id, h.jobs, h.ever, h.waited from handed_out h
         union all
-        select '_other', greatest(t.jobs - coalesce((select sum(h.jobs) from handed_out h), 0), 0) from total t
+        select '_other', greatest(t.jobs - n.jobs, 0), greatest(t.ever - n.ever, 0), greatest(t.waited - n.waited, 0)
+        from total t
+        cross join (select coalesce(sum(h.jobs), 0) as jobs, coalesce(sum(h.ever), 0) as ever, coalesce(sum(h.waited), 0) as waited
+            from handed_out h) n
         where exists (select from place p where not p.own)
     ) h
     cross join total t
@@ -16301,7 +16414,8 @@ CREATE VIEW ojs.queue_stats AS
     s.total_jobs,
     s.failed,
     s.tenants,
-    (c.paused_at IS NOT NULL) AS paused
+    (c.paused_at IS NOT NULL) AS paused,
+    s.failed_jobs
    FROM (( SELECT p.queue,
             (sum(p.scheduled))::bigint AS scheduled,
             (sum(p.available))::bigint AS available,
@@ -16314,6 +16428,7 @@ CREATE VIEW ojs.queue_stats AS
             max(p.oldest_wait) AS oldest_wait,
             (sum(p.total_jobs))::bigint AS total_jobs,
             (sum(p.failed))::bigint AS failed,
+            (sum(p.failed_jobs))::bigint AS failed_jobs,
             count(*) FILTER (WHERE ((p.available > 0) OR (p.active > 0))) AS tenants
            FROM ( SELECT s_1.queue,
                     s_1.scheduled,
@@ -16326,7 +16441,8 @@ CREATE VIEW ojs.queue_stats AS
                     s_1.discarded,
                     s_1.oldest_wait,
                     s_1.total_jobs,
-                    s_1.failed
+                    s_1.failed,
+                    s_1.failed_jobs
                    FROM ojs.shard_stats s_1
                 UNION ALL
                  SELECT n.queue,
@@ -16339,6 +16455,7 @@ CREATE VIEW ojs.queue_stats AS
                     (0)::bigint AS int8,
                     (0)::bigint AS int8,
                     NULL::interval AS "interval",
+                    (0)::bigint AS int8,
                     (0)::bigint AS int8,
                     (0)::bigint AS int8
                    FROM ( SELECT q.queue
@@ -18505,7 +18622,8 @@ CREATE VIEW ojs.tenant_stats AS
         END AS effective_share,
     round(((m.jobs)::numeric / m.all_jobs), 4) AS actual_share,
     s.dispatched,
-    s.backlog AS available
+    s.backlog AS available,
+    s.failed_jobs
    FROM ((((((( SELECT g.tenant_id,
             g.backlog,
             g.active,
@@ -18519,7 +18637,8 @@ CREATE VIEW ojs.tenant_stats AS
             g.total_jobs,
             g.oldest_at,
             g.deficit,
-            g.dispatched
+            g.dispatched,
+            g.failed_jobs
            FROM ojs._tenant_groups g
           WHERE ojs._reads_all()
           ORDER BY g.tenant_id)
@@ -18537,9 +18656,10 @@ CREATE VIEW ojs.tenant_stats AS
             g.total_jobs,
             g.oldest_at,
             g.deficit,
-            g.dispatched
+            g.dispatched,
+            g.failed_jobs
            FROM (ojs._only_tenant() t(tenant_id)
-             CROSS JOIN LATERAL ojs._own_tenant_groups(t.tenant_id) g(tenant_id, backlog, active, scheduled, pending, retryable, completed, cancelled, discarded, failed, total_jobs, oldest_at, deficit, dispatched))) s
+             CROSS JOIN LATERAL ojs._own_tenant_groups(t.tenant_id) g(tenant_id, backlog, active, scheduled, pending, retryable, completed, cancelled, discarded, failed, total_jobs, oldest_at, deficit, dispatched, failed_jobs))) s
      LEFT JOIN ( SELECT c_1.tenant_id,
             c_1.weight,
             c_1.priority_boost,
@@ -18699,7 +18819,7 @@ CREATE VIEW ojs.queue_demands WITH (security_invoker='true') AS
      LEFT JOIN ojs.rule a ON (((a.tenant_id = ''::text) AND (a.queue = ''::text))))
      LEFT JOIN LATERAL ( SELECT p_1.at
            FROM ojs.pace p_1
-          WHERE ((p_1.kind = 'queue'::text) AND (p_1.name = k.queue))
+          WHERE ((p_1.kind = 'queue'::text) AND (p_1.name = k.queue) AND (p_1.at > '-infinity'::timestamp with time zone))
           ORDER BY p_1.at DESC
          LIMIT 1) h ON (true));
 
@@ -19407,6 +19527,11 @@ CREATE VIEW ojs.pool_stats WITH (security_invoker='true') AS
          SELECT l_1.name,
             l_1.sums
            FROM ojs._lately('pool'::text) l_1(name, sums)
+        ), holder AS MATERIALIZED (
+         SELECT h.pool,
+            h.tenant_id,
+            h.worker_id
+           FROM ojs._pool_holders() h(pool, tenant_id, worker_id)
         ), total AS MATERIALIZED (
          SELECT p_1.jobs_1m,
             p_1.jobs_5m,
@@ -19426,9 +19551,13 @@ CREATE VIEW ojs.pool_stats WITH (security_invoker='true') AS
             WHEN (p.rotation_interval IS NOT NULL) THEN jsonb_build_object('enabled', true, 'rotation_interval', format('PT%sS'::text, trim_scale(EXTRACT(epoch FROM p.rotation_interval))), 'min_dispatch_ratio', p.min_dispatch_ratio)
             ELSE NULL::jsonb
         END AS starvation_prevention,
-    ( SELECT count(*) AS count
+    (( SELECT count(*) AS count
            FROM ojs.worker w
-          WHERE (COALESCE(w.pool, 'default'::text) = p.name)) AS active_workers,
+          WHERE (COALESCE(w.pool, 'default'::text) = p.name)) + ( SELECT count(DISTINCT h.worker_id) AS count
+           FROM holder h
+          WHERE ((h.pool = p.id) AND (NOT (EXISTS ( SELECT
+                   FROM ojs.worker w
+                  WHERE ((w.tenant_id = ANY (ARRAY[''::text, h.tenant_id])) AND (w.worker_id = h.worker_id) AND (COALESCE(w.pool, 'default'::text) = p.name)))))))) AS active_workers,
     COALESCE(n.active, (0)::bigint) AS active_jobs,
     round(((COALESCE(n.active, (0)::bigint))::numeric / (p.max_concurrency)::numeric), 4) AS utilization,
     COALESCE(n.dispatched, (0)::bigint) AS dispatched,

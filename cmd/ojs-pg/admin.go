@@ -149,7 +149,7 @@ func schedulingCommand() *cli.Command {
 		Name: "scheduling", Usage: "show how many jobs were handed out of each queue, and how long they had waited", Flags: pageFlags(),
 		Action: withAdmin("", listScheduling),
 		Commands: []*cli.Command{{
-			Name: "tenants", Usage: "show the share that each tenant was due, and the share that it got", Flags: pageFlags(),
+			Name: "tenants", Usage: "show the share that each tenant was due, and the share that it got",
 			Description: `SHARE is the tenant's part of the jobs of all queues that were handed out in the last minute, and IDEAL the part
 that its weight gives it. Shares hold within each queue: a tenant that has jobs in more queues than others gets
 more of the sum than IDEAL, and takes nothing from them.`,
@@ -188,7 +188,7 @@ func deadLettersCommand() *cli.Command {
 		Commands: []*cli.Command{
 			{
 				Name: "list", Usage: "list the dead letters that match, those that failed last first",
-				Flags: append(filterFlags(), pageFlags()...), Action: withAdmin("", listDeadLetters),
+				Flags: pageFlags(), Action: withAdmin("", listDeadLetters),
 			},
 			{
 				Name: "retry", Usage: "put the dead letter ID, or the dead letters that match, back into their queues", Flags: bulk,

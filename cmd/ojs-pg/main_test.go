@@ -449,7 +449,7 @@ func TestMistakes(t *testing.T) {
 		{"completion tcsh", "", 2, "Try: ojs-pg completion --help"},
 		{"migrate --generate-shell-completion", "", 0, "status:list the migrations"},
 		{"fly", "", 2, `ojs-pg has no command "fly"`},
-		{"dev --port 9000", "", 2, "there is no option --port; did you mean --postgres-port or --listen?"},
+		{"dev --port 9000", "", 2, "there is no option --port; did you mean --postgres-port"},
 		{"docter", "", 2, `did you mean "ojs-pg doctor"?`},
 		{"fly", "", 2, "Try: ojs-pg --help"},
 		{"admin --tenant queue limit --nope", "", 2, "Try: ojs-pg admin limit --help"},

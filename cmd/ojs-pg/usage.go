@@ -29,7 +29,7 @@ func usageCommand() *cli.Command {
 		Name: "usage", Usage: "list what each tenant used in each hour, for billing", Flags: append([]cli.Flag{limitFlag()}, period...),
 		Action: withAdmin("", listUsage),
 		Commands: []*cli.Command{
-			{Name: "csv", Usage: "print all rows of the period as CSV", Flags: period, Action: withAdmin("", printUsageCSV)},
+			{Name: "csv", Usage: "print all rows of the period as CSV", Action: withAdmin("", printUsageCSV)},
 			{Name: "latest", Usage: "show the latest row of a tenant", ArgsUsage: "ID", Action: withAdmin("ID", latestUsage)},
 			{
 				Name: "verify", Usage: "verify the hashes of all rows, or those of a tenant (--tenant); exit status 4: a row was changed",
