@@ -28,7 +28,8 @@ func TestAdminUsage(t *testing.T) {
 	if !strings.HasPrefix(head, "tenant_id,n,hour,closed_at,enqueued,") || strings.Count(rest, "\n") != 2 {
 		t.Error(csv)
 	}
-	if csv := o.admin(0, "usage", "csv", "--until", "2020-01-01T00:00:00Z", "--since", "2019-01-01T00:00:00Z"); strings.Count(csv, "\n") != 1 {
+	csv = o.admin(0, "usage", "csv", "--until", "2020-01-01T00:00:00Z", "--since", "2019-01-01T00:00:00Z")
+	if strings.Count(csv, "\n") != 1 {
 		t.Error(csv)
 	}
 	o.admin(0, "usage", "verify")
