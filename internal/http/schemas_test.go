@@ -555,7 +555,8 @@ func tenantSchemas() map[string]named {
 			"tenant_id": text(), "queue": nullable(text()), "limits": ref("TenantLimits"),
 		})),
 		"TenantStats": made("The numbers of a tenant.", object(props{
-			"as_of": instant(), "tenant_id": text(), "total_jobs": whole64(), "oldest_wait_ms": whole64(), "queues": whole64(), "workers": whole64(),
+			"as_of": instant(), "tenant_id": text(), "total_jobs": whole64(), "oldest_wait_ms": whole64(),
+			"queues": whole64(), "workers": whole64(),
 			"limits": ref("TenantLimits"), "jobs": object(count),
 			"throughput": object(props{
 				"processed_per_minute": whole64(), "enqueued_per_minute": whole64(), "attempts_failed_per_minute": whole64(),

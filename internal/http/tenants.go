@@ -30,7 +30,8 @@ func (s *Server) tenantRoutes() []route {
 // statsOf returns the body of multi-tenancy section 10.2.
 func statsOf(t *sqlcgen.TenantsRow) map[string]any {
 	return map[string]any{
-		"as_of": t.AsOf, "tenant_id": t.ID, "total_jobs": t.TotalJobs, "oldest_wait_ms": t.OldestWaitMs, "queues": t.Queues, "workers": t.Workers,
+		"as_of": t.AsOf, "tenant_id": t.ID, "total_jobs": t.TotalJobs, "oldest_wait_ms": t.OldestWaitMs,
+		"queues": t.Queues, "workers": t.Workers,
 		"limits": limitsOf(t, true),
 		"jobs": map[string]any{
 			"depth": t.Depth, "available": t.Available, "active": t.Active, "scheduled": t.Scheduled, "pending": t.Pending,
