@@ -31,6 +31,16 @@ type knownBounds struct {
 	tenants map[string]tenantBounds
 }
 
+// requestRate is how many requests a tenant may send to one server: limit in each period, and burst
+// at once (max_request_rate). The zero value means that there is no limit.
+type requestRate struct {
+	limit  int64
+	period time.Duration
+	burst  int64
+}
+
+func (r requestRate) perSecond() float64 { return float64(r.limit) / r.period.Seconds() }
+
 // tenantBounds are how many requests and waiting polls a tenant may have at one server. 0 means the
 // limit in the server's own configuration. The zero rate means that there is no limit.
 type tenantBounds struct {

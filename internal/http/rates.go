@@ -14,16 +14,6 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/problems"
 )
 
-// requestRate is how many requests a tenant may send to one server: limit in each period, and burst
-// at once (max_request_rate). The zero value means that there is no limit.
-type requestRate struct {
-	limit  int64
-	period time.Duration
-	burst  int64
-}
-
-func (r requestRate) perSecond() float64 { return float64(r.limit) / r.period.Seconds() }
-
 // requestRates are the token buckets of the tenants that have a rate. They are in the memory of this
 // server, so N servers let N times the rate pass, and a restart fills the buckets. A tenant whose
 // rate was changed begins with a full bucket.
