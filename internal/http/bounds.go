@@ -31,16 +31,6 @@ type knownBounds struct {
 	tenants map[string]tenantBounds
 }
 
-// requestRate is how many requests a tenant may send to one server: limit in each period, and burst
-// at once (max_request_rate). The zero value means that there is no limit.
-type requestRate struct {
-	limit  int64
-	period time.Duration
-	burst  int64
-}
-
-func (r requestRate) perSecond() float64 { return float64(r.limit) / r.period.Seconds() }
-
 // tenantBounds are how many requests and waiting polls a tenant may have at one server. 0 means the
 // limit in the server's own configuration. The zero rate means that there is no limit.
 type tenantBounds struct {
@@ -83,7 +73,7 @@ func (s *Server) refreshBounds(ctx context.Context) {
 	// Two reads may overlap: the one that began later wins.
 	if known := s.bounds.known.Load(); known == nil || known.at.Before(at) {
 		s.bounds.known.Store(bounds)
-		s.requestRates.forget(bounds.tenants)
+		s.requestRates.keep(func(tenant string) bool { return bounds.tenants[tenant].rate != (requestRate{}) })
 	}
 }
 

@@ -11,8 +11,8 @@
 //	What operators configure:  settings tiers pools queues apikeys neighbours tenants limits
 //	What operators look at:    dispatch explain doctor stats usage audit bulk
 //	Bodies and answers:        pressure endings wire envelope idempotency read bind
-//	Who may, and how much:     admit rates auth refusedtokens keyring errors refusals respond route scope page room
-//	What a request carries:    config tenantheader request bounds defaulttenant background
+//	Who may, and how much:     admit auth refusedtokens keyring errors refusals respond route scope page room
+//	What a request carries:    config tenantheader request bounds rates defaulttenant background
 //
 // The directory is named http and the package httpapi, so that files can import net/http under its
 // own name.

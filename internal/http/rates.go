@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"strconv"
 	"sync"
@@ -13,6 +14,16 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/problems"
 )
+
+// requestRate is how many requests a tenant may send to one server: limit in each period, and burst
+// at once (max_request_rate). The zero value means that there is no limit.
+type requestRate struct {
+	limit  int64
+	period time.Duration
+	burst  int64
+}
+
+func (r requestRate) perSecond() float64 { return float64(r.limit) / r.period.Seconds() }
 
 // requestRates are the token buckets of the tenants that have a rate. They are in the memory of this
 // server, so N servers let N times the rate pass, and a restart fills the buckets. A tenant whose
@@ -42,15 +53,11 @@ func (r *requestRates) of(tenant string, most requestRate) *rate.Limiter {
 	return b.limiter
 }
 
-// forget removes the buckets of tenants that have no rate any more.
-func (r *requestRates) forget(known map[string]tenantBounds) {
+// keep removes the buckets of tenants that have no rate any more.
+func (r *requestRates) keep(has func(tenant string) bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for tenant := range r.buckets {
-		if known[tenant].rate == (requestRate{}) {
-			delete(r.buckets, tenant)
-		}
-	}
+	maps.DeleteFunc(r.buckets, func(tenant string, _ *bucket) bool { return !has(tenant) })
 }
 
 // keepToRate takes a token for a request of a tenant that has a rate, and sets the headers that say

@@ -25,7 +25,7 @@ declare
     v_tenant text := ojs._session_tenant(p_tenant);
     v_done   ojs.erasure;
 begin
-    if coalesce(p_reason, '') !~ '\S' then
+    if coalesce(p_reason, '') !~ '[^[:space:]]' then
         perform ojs._raise('OJ400', 'reason is required: the audit trail keeps it', '{"field": "reason"}');
     elsif p_ids is not null and cardinality(p_ids) not between 1 and 10000 then
         perform ojs._raise('OJ400', 'ids must name 1 to 10000 jobs', '{"field": "ids"}');
