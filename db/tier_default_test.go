@@ -109,3 +109,34 @@ func TestNewcomersBesideSomebodyWhoConfigures(t *testing.T) {
 	}
 	expectNone(t, d.Pool, "in the end", unbalanced)
 }
+
+// A tenant that was deregistered gets no tier, and so does not come back, although its jobs are still counted. A new tenant of its name does.
+func TestTheTierDefaultBringsNoTenantBack(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service, operator := d.Service(), d.Operator()
+	for _, tenant := range []string{"gone", "returns", "stays"} {
+		enqueueFor(t, service, "q", tenant, 2)
+	}
+	for _, tenant := range []string{"gone", "returns"} {
+		exec(t, operator, "select ojs.deregister_tenant($1, $1)", tenant)
+	}
+	ticks := func() {
+		t.Helper()
+		for range 5 {
+			exec(t, service, "select ojs.tick()")
+		}
+	}
+	ticks()
+	tier(t, operator, "default", `{"fairness_weight": 2}`)
+	ticks()
+	const listed = "select string_agg(tenant_id, ' ' order by tenant_id) from ojs.tenant_stats"
+	if got := one[string](t, operator, listed); got != "stays" {
+		t.Errorf("the tenants are %s", got)
+	}
+	enqueueFor(t, service, "q", "returns", 1)
+	ticks()
+	if got := one[string](t, operator, listed); got != "returns stays" || standing(t, operator, "returns") != "2 0" {
+		t.Errorf("the tenants are %s, and one has %s", got, standing(t, operator, "returns"))
+	}
+}

@@ -332,6 +332,20 @@ $$;
 comment on function ojs._depart(text) is
 'The last step of deregistering a tenant. Only under the lane.';
 
+create or replace function ojs._has_left(p_tenant text) returns boolean
+language sql stable
+as $$
+    select exists (select from ojs.leaving l where l.tenant_id = p_tenant and (l.total >= (
+            select coalesce(sum(u.total), 0) from (
+                select t.total from ojs.tally t where t.tenant_id = p_tenant
+                union all
+                select r.total from ojs._recent() r where r.tenant_id = p_tenant) u)) is not false)
+        and not exists (select from ojs.tenant t where t.tenant_id = p_tenant)
+$$;
+comment on function ojs._has_left(text) is
+'Whether a tenant was deregistered, and there is no new tenant of its name: neither configured nor
+with jobs.';
+
 create or replace function ojs._erase_left() returns text
 language plpgsql
 as $$

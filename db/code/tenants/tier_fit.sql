@@ -191,7 +191,8 @@ begin
     end if;
     select r.fields into v_fields from ojs.tier r where r.name = 'default';
     v_new := array(select n.tenant_id from ojs.newcomer n order by n.tenant_id limit c_most);
-    perform ojs._give_tier(n, 'default', 'it had no tier') from unnest(v_new) n where v_fields is not null and not ojs._met(n);
+    perform ojs._give_tier(n, 'default', 'it had no tier') from unnest(v_new) n
+    where v_fields is not null and not ojs._met(n) and not ojs._has_left(n);
     update ojs.tenant_tier t
     set due = (select coalesce(jsonb_object_agg(f.key, f.value), '{}') from jsonb_each(t.due) f where not ojs._has_own(t.tenant_id, f.key))
     where t.tenant_id = any (v_new) and t.tier = 'default' and t.due is not null;
