@@ -396,3 +396,62 @@ func TestATenantLeavesForGood(t *testing.T) {
 	}
 	refused(t, operator, "OJ404", "select ojs.deregister_tenant('acme', 'acme')")
 }
+
+// No producer can mark a job as erased: ojs.erase would pass over it.
+func TestNobodyMarksAJobAsErased(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service := d.Service()
+	for _, way := range []string{
+		`select ojs.enqueue('a', p_retry => '{"erased": true}')`,
+		`select ojs.enqueue_many('[{"type": "a", "retry": {"erased": false}}]')`,
+		`insert into ojs.jobs (type, retry) values ('a', '{"erased": true}')`,
+		`select ojs.put_cron('c', '@daily', 'a', p_retry => '{"erased": true}')`,
+	} {
+		failure := refused(t, service, "OJ400", way)
+		if field := detail(t, failure)["field"]; field != "retry.erased" {
+			t.Errorf("%s is refused for %v: %s", way, field, failure.Message)
+		}
+	}
+	refused(t, d.Operator(), "OJ400", `select ojs.configure(p_default_retry => '{"erased": true}')`)
+	// A job that has the mark already, and content, is erased all the same.
+	id := one[string](t, service, "select id::text from ojs.enqueue('a', '[\"secret\"]', p_tenant => 'acme')")
+	exec(t, d.Pool, `update ojs.job set retry = '{"erased": true}' where id = $1`, id)
+	if got := one[int](t, service, "select jobs from ojs.erase('asked', array[$1::uuid])", id); got != 1 {
+		t.Errorf("%d jobs are erased", got)
+	}
+	if got := one[string](t, d.Pool, "select args::text from ojs.job where id = $1", id); got != "[]" {
+		t.Errorf("args are %s", got)
+	}
+}
+
+// A session that has the row of a key locked, as one that repeats a call, makes no erasure wait; and what waits has no rows in the audit trail.
+func TestErasingPassesOverLockedKeys(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service, operator := d.Service(), d.Operator()
+	const once = `select id::text from ojs.enqueue_once('k', '[{"type": "a", "args": ["secret"]}]', p_tenant => 'acme')`
+	id := one[string](t, service, once)
+	session := begin(t, d.As("acme"))
+	exec(t, session, once)
+	exec(t, operator, "set statement_timeout = '20s'")
+	for _, call := range []string{
+		"select locked from ojs.erase('asked', array['" + id + "'::uuid])", "select locked from ojs.erase('asked', p_tenant => 'acme')",
+	} {
+		if got := one[int](t, operator, call); got == 0 {
+			t.Errorf("%s: nothing is locked", call)
+		}
+	}
+	audited := "select count(*) from ojs.audit_trail where action = 'erased'"
+	before := one[int](t, operator, audited)
+	for range 3 {
+		one[int](t, operator, "select locked from ojs.erase('asked', array['"+id+"'::uuid])")
+	}
+	if after := one[int](t, operator, audited); after != before {
+		t.Errorf("passes that did nothing have %d rows", after-before)
+	}
+	rollback(t, session)
+	if got := one[string](t, operator, "select concat_ws(' ', locked, answers) from ojs.erase('asked', array['"+id+"'::uuid])"); got != "0 1" {
+		t.Errorf("afterwards: %s", got)
+	}
+}

@@ -4499,7 +4499,7 @@ begin
         from (select distinct a.id, a.tenant_id from unnest(p_ids, p_tenants) a(id, tenant_id) order by a.id, a.tenant_id) a
         cross join lateral (
             select j.id, j.tenant_id, j.queue, j.priority, j.type, j.attempt, j.state, j.started_at, j.pool from ojs.job j
-            where j.id = a.id and j.tenant_id = a.tenant_id and ojs._erased(j.retry) is not true
+            where j.id = a.id and j.tenant_id = a.tenant_id and ojs._has_content(j.retry, j.args, j.meta)
             for update skip locked
         ) j
     ), erased as (
@@ -4522,19 +4522,28 @@ begin
 
     v_done.locked := (
         select count(*) from (select distinct a.id, a.tenant_id from unnest(p_ids, p_tenants) a(id, tenant_id)) a
-        where exists (select from ojs.job j where j.id = a.id and j.tenant_id = a.tenant_id and ojs._erased(j.retry) is not true)
+        where exists (select from ojs.job j where j.id = a.id and j.tenant_id = a.tenant_id and ojs._has_content(j.retry, j.args, j.meta))
             or exists (select from ojs.dead_job k where k.id = a.id and k.tenant_id = a.tenant_id));
 
-    update ojs.idempotency i
-    set answer = (
-        select json_agg(case when (x.value ->> 'id')::uuid = any (p_ids)
-            then row_to_json(ojs._blank(json_populate_record(null::ojs.job, x.value))) else x.value end order by x.n)
-        from json_array_elements(i.answer) with ordinality x(value, n))
-    where i.tenant_id = any (p_tenants) and exists (
-        select from json_array_elements(i.answer) x
-        where (x.value ->> 'id')::uuid = any (p_ids) and x.value ->> 'tenant_id' = any (p_tenants)
-            and ojs._erased((x.value ->> 'retry')::jsonb) is not true);
-    get diagnostics v_done.answers = row_count;
+    with found as materialized (
+        select i.tenant_id, i.key from ojs.idempotency i
+        where i.tenant_id = any (p_tenants) and exists (
+            select from json_array_elements(i.answer) x
+            where (x.value ->> 'id')::uuid = any (p_ids) and x.value ->> 'tenant_id' = any (p_tenants)
+                and ojs._erased((x.value ->> 'retry')::jsonb) is not true)
+    ), held as materialized (
+        -- A session that repeats a call has the row of its key locked.
+        select i.tenant_id, i.key from found f join ojs.idempotency i on i.tenant_id = f.tenant_id and i.key = f.key
+        for update of i skip locked
+    ), emptied as (
+        update ojs.idempotency i
+        set answer = (
+            select json_agg(case when (x.value ->> 'id')::uuid = any (p_ids)
+                then row_to_json(ojs._blank(json_populate_record(null::ojs.job, x.value))) else x.value end order by x.n)
+            from json_array_elements(i.answer) with ordinality x(value, n))
+        from held h where i.tenant_id = h.tenant_id and i.key = h.key
+    )
+    select count(*), v_done.locked + (select count(*) from found) - count(*) into v_done.answers, v_done.locked from held h;
     return v_done;
 end;
 $$;
@@ -4615,11 +4624,19 @@ begin
         end if;
     end if;
     if v_whole then
-        delete from ojs.idempotency i
-        where i.tenant_id = p_tenant and (p_until is null
-            or i.expires_at <= (select ojs._later(p_until, s.idempotency_window) from ojs.settings s));
-        get diagnostics v_keys = row_count;
+        with held as materialized (
+            select i.tenant_id, i.key from ojs.idempotency i
+            where i.tenant_id = p_tenant and (p_until is null
+                or i.expires_at <= (select ojs._later(p_until, s.idempotency_window) from ojs.settings s))
+            for update of i skip locked
+        ), deleted as (
+            delete from ojs.idempotency i using held h where i.tenant_id = h.tenant_id and i.key = h.key returning i.key
+        )
+        select count(*) into v_keys from deleted;
         v_done.answers := v_done.answers + v_keys;
+        v_done.locked := v_done.locked + (select count(*) from ojs.idempotency i
+            where i.tenant_id = p_tenant and (p_until is null
+                or i.expires_at <= (select ojs._later(p_until, s.idempotency_window) from ojs.settings s)));
     end if;
     return v_done;
 end;
@@ -4627,7 +4644,7 @@ $$;
 
 CREATE FUNCTION ojs._erased(p_retry jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE
-    AS $$ select p_retry ? 'erased' $$;
+    AS $$ select p_retry = '{"erased": true}' $$;
 
 CREATE FUNCTION ojs._error_cut(p_error jsonb) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE
@@ -5274,7 +5291,8 @@ begin
     end if;
     select r.fields into v_fields from ojs.tier r where r.name = 'default';
     v_new := array(select n.tenant_id from ojs.newcomer n order by n.tenant_id limit c_most);
-    perform ojs._give_tier(n, 'default', 'it had no tier') from unnest(v_new) n where v_fields is not null and not ojs._met(n);
+    perform ojs._give_tier(n, 'default', 'it had no tier') from unnest(v_new) n
+    where v_fields is not null and not ojs._met(n) and not ojs._has_left(n);
     update ojs.tenant_tier t
     set due = (select coalesce(jsonb_object_agg(f.key, f.value), '{}') from jsonb_each(t.due) f where not ojs._has_own(t.tenant_id, f.key))
     where t.tenant_id = any (v_new) and t.tier = 'default' and t.due is not null;
@@ -5809,6 +5827,10 @@ CREATE FUNCTION ojs._guard(p_lane boolean) RETURNS boolean
             set_config('transaction_timeout', '10s', true) end) >= 0
 $$;
 
+CREATE FUNCTION ojs._has_content(p_retry jsonb, p_args json, p_meta jsonb) RETURNS boolean
+    LANGUAGE sql IMMUTABLE
+    AS $$ select (ojs._erased(p_retry) and p_args::text = '[]' and p_meta = '{}') is not true $$;
+
 CREATE FUNCTION ojs._has_fetched() RETURNS boolean
     LANGUAGE sql STABLE
     AS $$
@@ -5828,6 +5850,17 @@ begin
     return v_more;
 end;
 $_$;
+
+CREATE FUNCTION ojs._has_left(p_tenant text) RETURNS boolean
+    LANGUAGE sql STABLE
+    AS $$
+    select exists (select from ojs.leaving l where l.tenant_id = p_tenant and (l.total >= (
+            select coalesce(sum(u.total), 0) from (
+                select t.total from ojs.tally t where t.tenant_id = p_tenant
+                union all
+                select r.total from ojs._recent() r where r.tenant_id = p_tenant) u)) is not false)
+        and not exists (select from ojs.tenant t where t.tenant_id = p_tenant)
+$$;
 
 CREATE FUNCTION ojs._has_own(p_tenant text, p_field text) RETURNS boolean
     LANGUAGE sql STABLE
@@ -11279,6 +11312,10 @@ begin
     elsif ojs._too_deep(p_retry) then
         return row('OJ401', 'retry', 'retry is nested more than 100 levels deep')::ojs.violation;
     end if;
+    if p_retry ? 'erased' then
+        -- With this mark ojs.erase tells jobs without content (jobs/erase.sql).
+        return row('OJ400', 'retry.erased', 'retry.erased is not known')::ojs.violation;
+    end if;
     if p_retry ? 'max_attempts' and (ojs._retry_max_attempts(p_retry) <= 1000) is not true then
         return row('OJ422', 'retry.max_attempts', 'retry.max_attempts must be an integer between 0 and 1000')::ojs.violation;
     end if;
@@ -16070,7 +16107,8 @@ begin
             'filter', (select jsonb_agg(f.name order by f.name)
                 from (values ('states', p_states is not null), ('queue', p_queue is not null), ('type', p_type is not null),
                     ('since', p_since is not null), ('until', p_until is not null)) f(name, given) where f.given))), p_reason)
-    where p_before is null or v_done.jobs + v_done.dead_letters + v_done.answers > 0;
+    -- Callers begin again while a job is locked. Passes that did nothing have no row.
+    where p_before is null and v_done.locked = 0 or v_done.jobs + v_done.dead_letters + v_done.answers > 0;
     return v_done;
 end;
 $$;

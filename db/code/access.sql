@@ -71,7 +71,7 @@ select ojs._to_each('{configure_tier, set_tier, put_tenant, put_settings, config
 -- Helpers of views.
 select ojs._to_each('{
         _id_time, _is_replacement, _detached_partitions, _first_expiry, _first_measure, _first_erasure, _pace, _pace_from, _pace_step,
-        _wait_bounds, _waits_sum, _percentile, _lately, _pools_lately, _pace_ever, _dispatch_counters, _pool_holders,
+        _seconds, _wait_bounds, _waits_sum, _percentile, _lately, _pools_lately, _pace_ever, _dispatch_counters, _pool_holders,
         _whole_config, _configured, _limit_json, _iso_duration, _counts_at, _counts_since, _tenant_gauges, _waiting_servers, _holders,
         _told, _resting_queues,
         _clock_lag, _lane_holders, _unfit, _named_session, _doctor_server, _doctor_settings, _doctor_roles, _doctor_privileges,

@@ -46,6 +46,10 @@ begin
     elsif ojs._too_deep(p_retry) then
         return row('OJ401', 'retry', 'retry is nested more than 100 levels deep')::ojs.violation;
     end if;
+    if p_retry ? 'erased' then
+        -- With this mark ojs.erase tells jobs without content (jobs/erase.sql).
+        return row('OJ400', 'retry.erased', 'retry.erased is not known')::ojs.violation;
+    end if;
     if p_retry ? 'max_attempts' and (ojs._retry_max_attempts(p_retry) <= 1000) is not true then
         return row('OJ422', 'retry.max_attempts', 'retry.max_attempts must be an integer between 0 and 1000')::ojs.violation;
     end if;

@@ -47,7 +47,8 @@ begin
             'filter', (select jsonb_agg(f.name order by f.name)
                 from (values ('states', p_states is not null), ('queue', p_queue is not null), ('type', p_type is not null),
                     ('since', p_since is not null), ('until', p_until is not null)) f(name, given) where f.given))), p_reason)
-    where p_before is null or v_done.jobs + v_done.dead_letters + v_done.answers > 0;
+    -- Callers begin again while a job is locked. Passes that did nothing have no row.
+    where p_before is null and v_done.locked = 0 or v_done.jobs + v_done.dead_letters + v_done.answers > 0;
     return v_done;
 end;
 $$;
@@ -70,10 +71,16 @@ time in a transaction of its own, until next is null, and again from the start w
 
 create or replace function ojs._erased(p_retry jsonb) returns boolean
 language sql immutable
-as $$ select p_retry ? 'erased' $$;
+as $$ select p_retry = '{"erased": true}' $$;
 comment on function ojs._erased(jsonb) is
-'Returns whether a job is erased, by its retry policy; null: it has none. Becomes part of the query
-that asks.';
+'Returns whether a job is erased, by its retry policy; null: it has none. No producer may set this
+policy (ojs._retry_violation). Becomes part of the query that asks.';
+
+create or replace function ojs._has_content(p_retry jsonb, p_args json, p_meta jsonb) returns boolean
+language sql immutable
+as $$ select (ojs._erased(p_retry) and p_args::text = '[]' and p_meta = '{}') is not true $$;
+comment on function ojs._has_content(jsonb, json, jsonb) is
+'Returns whether there is something of a job to erase. Becomes part of the query that asks.';
 
 create or replace function ojs._blank(p_job ojs.job) returns ojs.job
 language plpgsql immutable
@@ -143,11 +150,19 @@ begin
         end if;
     end if;
     if v_whole then
-        delete from ojs.idempotency i
-        where i.tenant_id = p_tenant and (p_until is null
-            or i.expires_at <= (select ojs._later(p_until, s.idempotency_window) from ojs.settings s));
-        get diagnostics v_keys = row_count;
+        with held as materialized (
+            select i.tenant_id, i.key from ojs.idempotency i
+            where i.tenant_id = p_tenant and (p_until is null
+                or i.expires_at <= (select ojs._later(p_until, s.idempotency_window) from ojs.settings s))
+            for update of i skip locked
+        ), deleted as (
+            delete from ojs.idempotency i using held h where i.tenant_id = h.tenant_id and i.key = h.key returning i.key
+        )
+        select count(*) into v_keys from deleted;
         v_done.answers := v_done.answers + v_keys;
+        v_done.locked := v_done.locked + (select count(*) from ojs.idempotency i
+            where i.tenant_id = p_tenant and (p_until is null
+                or i.expires_at <= (select ojs._later(p_until, s.idempotency_window) from ojs.settings s)));
     end if;
     return v_done;
 end;
@@ -184,7 +199,7 @@ begin
         from (select distinct a.id, a.tenant_id from unnest(p_ids, p_tenants) a(id, tenant_id) order by a.id, a.tenant_id) a
         cross join lateral (
             select j.id, j.tenant_id, j.queue, j.priority, j.type, j.attempt, j.state, j.started_at, j.pool from ojs.job j
-            where j.id = a.id and j.tenant_id = a.tenant_id and ojs._erased(j.retry) is not true
+            where j.id = a.id and j.tenant_id = a.tenant_id and ojs._has_content(j.retry, j.args, j.meta)
             for update skip locked
         ) j
     ), erased as (
@@ -207,19 +222,28 @@ begin
 
     v_done.locked := (
         select count(*) from (select distinct a.id, a.tenant_id from unnest(p_ids, p_tenants) a(id, tenant_id)) a
-        where exists (select from ojs.job j where j.id = a.id and j.tenant_id = a.tenant_id and ojs._erased(j.retry) is not true)
+        where exists (select from ojs.job j where j.id = a.id and j.tenant_id = a.tenant_id and ojs._has_content(j.retry, j.args, j.meta))
             or exists (select from ojs.dead_job k where k.id = a.id and k.tenant_id = a.tenant_id));
 
-    update ojs.idempotency i
-    set answer = (
-        select json_agg(case when (x.value ->> 'id')::uuid = any (p_ids)
-            then row_to_json(ojs._blank(json_populate_record(null::ojs.job, x.value))) else x.value end order by x.n)
-        from json_array_elements(i.answer) with ordinality x(value, n))
-    where i.tenant_id = any (p_tenants) and exists (
-        select from json_array_elements(i.answer) x
-        where (x.value ->> 'id')::uuid = any (p_ids) and x.value ->> 'tenant_id' = any (p_tenants)
-            and ojs._erased((x.value ->> 'retry')::jsonb) is not true);
-    get diagnostics v_done.answers = row_count;
+    with found as materialized (
+        select i.tenant_id, i.key from ojs.idempotency i
+        where i.tenant_id = any (p_tenants) and exists (
+            select from json_array_elements(i.answer) x
+            where (x.value ->> 'id')::uuid = any (p_ids) and x.value ->> 'tenant_id' = any (p_tenants)
+                and ojs._erased((x.value ->> 'retry')::jsonb) is not true)
+    ), held as materialized (
+        -- A session that repeats a call has the row of its key locked.
+        select i.tenant_id, i.key from found f join ojs.idempotency i on i.tenant_id = f.tenant_id and i.key = f.key
+        for update of i skip locked
+    ), emptied as (
+        update ojs.idempotency i
+        set answer = (
+            select json_agg(case when (x.value ->> 'id')::uuid = any (p_ids)
+                then row_to_json(ojs._blank(json_populate_record(null::ojs.job, x.value))) else x.value end order by x.n)
+            from json_array_elements(i.answer) with ordinality x(value, n))
+        from held h where i.tenant_id = h.tenant_id and i.key = h.key
+    )
+    select count(*), v_done.locked + (select count(*) from found) - count(*) into v_done.answers, v_done.locked from held h;
     return v_done;
 end;
 $$;
