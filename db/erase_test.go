@@ -425,7 +425,8 @@ func TestNobodyMarksAJobAsErased(t *testing.T) {
 	}
 }
 
-// A session that has the row of a key locked, as one that repeats a call, makes no erasure wait; and what waits has no rows in the audit trail.
+// A session that has the row of a key locked, as one that repeats a call, makes no erasure wait. Passes that did nothing have no rows in the
+// audit trail.
 func TestErasingPassesOverLockedKeys(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -451,7 +452,8 @@ func TestErasingPassesOverLockedKeys(t *testing.T) {
 		t.Errorf("passes that did nothing have %d rows", after-before)
 	}
 	rollback(t, session)
-	if got := one[string](t, operator, "select concat_ws(' ', locked, answers) from ojs.erase('asked', array['"+id+"'::uuid])"); got != "0 1" {
+	const erase = "select concat_ws(' ', locked, answers) from ojs.erase('asked', array[$1::uuid])"
+	if got := one[string](t, operator, erase, id); got != "0 1" {
 		t.Errorf("afterwards: %s", got)
 	}
 }

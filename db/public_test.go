@@ -21,7 +21,8 @@ const staffMayCall = "_clock_lag _configured _counts_at _counts_since _detached_
 	"_holders _id_time _is_replacement _iso_duration " +
 	"_lane_holders " +
 	"_dispatch_counters _lately _limit_json _named_session _pace _pace_ever _pace_from _pace_step _percentile " +
-	"_pool_holders _pools_lately _resting_queues _seconds _tenant_gauges _told _unfit _wait_bounds _waiting_servers _waits_sum _whole_config " +
+	"_pool_holders _pools_lately _resting_queues _seconds _tenant_gauges _told _unfit _wait_bounds " +
+	"_waiting_servers _waits_sum _whole_config " +
 	"configure_pool configure_pools configure_queue configure_tenant delete_pool delete_queue doctor enqueue_rows fetch_many " +
 	"cancel_many configure_limits configure_static configure_tier create_api_key deregister_tenant jobs_floor list_jobs " +
 	"reprioritize resume_tenant " +

@@ -45,7 +45,7 @@ func TestExplain(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"Job " + id + " of tenant acme, in queue mail with priority 0, is available.\n",
+		"Job " + id + " of tenant acme, in queue mail with priority 0, is available and has waited for ",
 		"  - Queue mail is paused since ", " by mary: rain.\n",
 		"  - Queue mail is at its limit: 2 of at most 2 jobs are active.\n", "at most ten:\n\nid", `"w\x1b7"`,
 		"\nJobs of queue mail that are handed out before it: ",

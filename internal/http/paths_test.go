@@ -40,7 +40,7 @@ func TestNamesInPathsMayBeEscaped(t *testing.T) {
 		return out
 	}
 	// What differs between two answers to one request.
-	moment := regexp.MustCompile(`"(request_id|computed_at|updated_at|deregistered_at|since|until)":"[^"]*"`)
+	moment := regexp.MustCompile(`"(request_id|as_of|computed_at|updated_at|deregistered_at|since|until)":"[^"]*"`)
 	asked := 0
 	for path, methods := range a.paths() {
 		before, after, ok := strings.Cut(path, "/:")
