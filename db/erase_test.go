@@ -425,8 +425,8 @@ func TestNobodyMarksAJobAsErased(t *testing.T) {
 	}
 }
 
-// A session that has the row of a key locked, as one that repeats a call, makes no erasure wait. Passes that did nothing have no rows in the
-// audit trail.
+// A session that has the row of a key locked, as one that repeats a call, makes no erasure wait. Passes that did nothing have no rows in
+// the audit trail.
 func TestErasingPassesOverLockedKeys(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

@@ -110,7 +110,8 @@ func TestNewcomersBesideSomebodyWhoConfigures(t *testing.T) {
 	expectNone(t, d.Pool, "in the end", unbalanced)
 }
 
-// A tenant that was deregistered gets no tier, and so does not come back, although its jobs are still counted. A new tenant of its name does.
+// A tenant that was deregistered gets no tier, and so does not come back, although its jobs are still counted. A new tenant of its name
+// does.
 func TestTheTierDefaultBringsNoTenantBack(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
