@@ -27,10 +27,7 @@ func eraseCommand() *cli.Command {
 				Name: "id", Sources: cli.EnvVars("OJS_ADMIN_ID"),
 				Usage: "`ID` of a job; several are separated by commas",
 			},
-			&cli.StringSliceFlag{
-				Name: "state", Sources: cli.EnvVars("OJS_ADMIN_STATE"),
-				Usage: "`STATE` of the jobs: " + strings.Join(jobStates, ", ") + "; several are separated by commas",
-			},
+			stateFlag(),
 			at("since", "only jobs created at this `TIME` or later, as in RFC 3339"),
 			at("until", "only jobs created before this `TIME`, as in RFC 3339"),
 		),

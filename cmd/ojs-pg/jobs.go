@@ -22,6 +22,22 @@ import (
 // jobStates are the states that a job can be in, in the order of its life.
 var jobStates = []string{"scheduled", "pending", "available", "active", "retryable", "completed", "cancelled", "discarded"}
 
+// stateFlag is an option that narrows a command to jobs in some states.
+func stateFlag() cli.Flag {
+	return &cli.StringSliceFlag{
+		Name: "state", Sources: cli.EnvVars("OJS_ADMIN_STATE"),
+		Usage: "`STATE` of the jobs: " + strings.Join(jobStates, ", ") + "; several are separated by commas",
+		Validator: func(states []string) error {
+			for _, state := range states {
+				if err := cmdline.OneOf(jobStates...)(state); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+}
+
 // jobCommands look at single jobs, at what has happened to them, and at what keeps them waiting.
 func jobCommands() []*cli.Command {
 	return []*cli.Command{
@@ -30,18 +46,7 @@ func jobCommands() []*cli.Command {
 			ArgsUsage: "[ID]", Action: withAdmin("[ID]", jobs),
 			Flags: append(queueAndTypeFlags(), limitFlag(), &cli.BoolFlag{
 				Name: "oldest", Sources: cli.EnvVars("OJS_ADMIN_OLDEST"), Usage: "list the oldest jobs first",
-			}, &cli.StringSliceFlag{
-				Name: "state", Sources: cli.EnvVars("OJS_ADMIN_STATE"),
-				Usage: "`STATE` of the jobs: " + strings.Join(jobStates, ", ") + "; several are separated by commas",
-				Validator: func(states []string) error {
-					for _, state := range states {
-						if err := cmdline.OneOf(jobStates...)(state); err != nil {
-							return err
-						}
-					}
-					return nil
-				},
-			}),
+			}, stateFlag()),
 		},
 		{
 			Name: "events", Usage: "list the latest events of jobs, tenants and cron jobs, the newest first",
@@ -274,7 +279,7 @@ type shownEvent struct {
 // listEvents prints the latest events. SQL has no lower bound in time, so --since leaves events out
 // that SQL has returned.
 func listEvents(ctx context.Context, o *operator) error {
-	since, err := readSince(ctx, o)
+	since, err := readTime(ctx, o, "since")
 	if err != nil {
 		return err
 	}
@@ -290,7 +295,8 @@ func listEvents(ctx context.Context, o *operator) error {
 		return err
 	}
 	// Rows come newest first.
-	if n := slices.IndexFunc(rows, func(e sqlcgen.EventsRow) bool { return e.At.Before(since) }); n >= 0 {
+	isOld := func(e sqlcgen.EventsRow) bool { return since != nil && e.At.Before(*since) }
+	if n := slices.IndexFunc(rows, isOld); n >= 0 {
 		rows = rows[:n]
 	}
 	events := make([]shownEvent, len(rows))
@@ -300,21 +306,22 @@ func listEvents(ctx context.Context, o *operator) error {
 	return table(ctx, o, events, eventColumns(&params))
 }
 
-// readSince reads --since: a time, or an age by the database's clock. It returns the zero time if
-// the option is left out.
-func readSince(ctx context.Context, o *operator) (time.Time, error) {
-	text := o.String("since")
+// readTime reads an option that is a time, or an age by the database's clock; nil: it is left out.
+func readTime(ctx context.Context, o *operator, option string) (*time.Time, error) {
+	text := o.String(option)
 	if text == "" {
-		return time.Time{}, nil
+		return nil, nil
 	}
-	if at, err := jsonbody.ParseTime(text); err == nil {
-		return at, nil
+	at, err := jsonbody.ParseTime(text)
+	if err == nil {
+		return &at, nil
 	}
 	age, err := readDuration(text)
 	if err != nil {
-		return time.Time{}, cmdline.Misuse(fmt.Errorf("--since %q is neither a time, as in RFC 3339, nor an age such as 30m or PT1H", text))
+		return nil, cmdline.Misuse(fmt.Errorf("--%s %q is neither a time, as in RFC 3339, nor an age such as 30m or PT1H", option, text))
 	}
-	return o.sql.Ago(ctx, age.Seconds())
+	at, err = o.sql.Ago(ctx, age.Seconds())
+	return &at, err
 }
 
 // eventColumns returns the columns of a list of events: besides the job's id there is room for the
@@ -324,7 +331,8 @@ func eventColumns(of *sqlcgen.EventsParams) []admin.Column {
 	if of.Tenant != nil {
 		where = []admin.Column{name("queue", "")}
 	}
-	return slices.Concat([]admin.Column{column("at", "age"), {Field: "type", Cut: 14}}, where, []admin.Column{column("subject", "")})
+	kind := admin.Column{Field: "type", Cut: len("job.dead_lettered")}
+	return slices.Concat([]admin.Column{column("at", "age"), kind}, where, []admin.Column{column("subject", "")})
 }
 
 // listBlocked prints the tenants whose jobs wait for something other than their turn, with the

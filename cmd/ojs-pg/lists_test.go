@@ -117,7 +117,7 @@ func TestAdminListsFitIntoEightyColumns(t *testing.T) {
 		"jobs --queue webhooks-outgoing-01 --type email.*": active,
 		"--tenant customer-contoso-eu1 jobs":               "discarded",
 		"events":                                           "job.enqueued",
-		"--tenant customer-contoso-eu1 events":             "job.discarded",
+		"--tenant customer-contoso-eu1 events":             "job.dead_lettered",
 		"blocked":                                          "queue paused",
 		"explain " + waits:                                 waits,
 		"--tenant customer-northwind-1 preview-weight 9":   "customer-fabrikam-us",

@@ -132,12 +132,9 @@ func listAudit(ctx context.Context, o *operator) error {
 		Tenant: o.tenant, Actor: given(o.String("actor")), Action: given(o.String("action")), Kind: given(o.String("kind")),
 		MaxRows: o.Int32("limit"),
 	}
-	since, err := readSince(ctx, o)
-	if err != nil {
+	var err error
+	if params.Since, err = readTime(ctx, o, "since"); err != nil {
 		return err
-	}
-	if !since.IsZero() {
-		params.Since = &since
 	}
 	if before := o.Int64("before"); before > 0 {
 		params.Before = &before

@@ -2,14 +2,12 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/urfave/cli/v3"
 
 	"github.com/ojs-pg/ojs-pg/internal/admin"
 	"github.com/ojs-pg/ojs-pg/internal/cmdline"
-	"github.com/ojs-pg/ojs-pg/internal/jsonbody"
 	"github.com/ojs-pg/ojs-pg/internal/problems"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
@@ -44,24 +42,6 @@ func usageCommand() *cli.Command {
 			},
 		},
 	}
-}
-
-// readTime reads an option that is a time, or an age by the database's clock; nil: it is left out.
-func readTime(ctx context.Context, o *operator, option string) (*time.Time, error) {
-	text := o.String(option)
-	if text == "" {
-		return nil, nil
-	}
-	at, err := jsonbody.ParseTime(text)
-	if err == nil {
-		return &at, nil
-	}
-	age, err := jsonbody.ParseDuration(text)
-	if err != nil {
-		return nil, cmdline.Misuse(fmt.Errorf("--%s %q is neither a time, as in RFC 3339, nor an age such as PT1H", option, text))
-	}
-	at, err = o.sql.Ago(ctx, age.Seconds())
-	return &at, err
 }
 
 // usageOf reads the options of a period.

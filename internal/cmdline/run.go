@@ -151,7 +151,6 @@ func mistaken(c *cli.Command, args []string, err error) error {
 // word.
 func nearFlags(c *cli.Command, unknown string) []string {
 	var near, mentioned []string
-	unknown = strings.TrimLeft(unknown, "-")
 	for _, flag := range c.VisibleFlags() {
 		help := ""
 		if documented, ok := flag.(cli.DocGenerationFlag); ok {
