@@ -26,13 +26,7 @@ type eraseFilter struct {
 
 // Check accepts both names of the tenant, and refuses a filter that lets all jobs pass.
 func (f *eraseFilter) Check(o *jsonbody.Object) {
-	var err error
-	if f.Tenant, err = jsonbody.SameTenant(o.At("tenant"), f.Tenant, f.TenantID); err == nil {
-		err = f.among(states, o.At("state"))
-	}
-	if err != nil {
-		o.Fail(err)
-	}
+	f.check(o, states)
 	if f.Queue == nil && f.State == nil && f.Type == nil && f.Tenant == nil && f.Since == nil && f.Until == nil {
 		o.Fail(problems.Invalid("filter", "must name something: it would let all jobs pass"))
 	}
@@ -41,8 +35,8 @@ func (f *eraseFilter) Check(o *jsonbody.Object) {
 // eraseRequest is the body of an erasure. It names jobs, or filters them; a filter that names a
 // tenant alone means all of its jobs.
 type eraseRequest struct {
-	Filter  *eraseFilter `json:"filter"`
-	IDs     []string     `json:"ids" check:"id"`
+	Filter  *eraseFilter `json:"filter" check:"scope"`
+	IDs     []string     `json:"ids" check:"scope,id"`
 	Cursor  *string      `json:"cursor" check:"id"`
 	Confirm bool         `json:"confirm"`
 	Reason  *string      `json:"reason"`

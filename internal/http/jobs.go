@@ -357,10 +357,13 @@ type cancelFilter struct {
 }
 
 // Check accepts both names of the tenant, and refuses states of jobs that have ended.
-func (f *cancelFilter) Check(o *jsonbody.Object) {
+func (f *cancelFilter) Check(o *jsonbody.Object) { f.check(o, liveStates) }
+
+// check accepts both names of the tenant, and refuses states that are not in known.
+func (f *jobFilter) check(o *jsonbody.Object, known []string) {
 	var err error
 	if f.Tenant, err = jsonbody.SameTenant(o.At("tenant"), f.Tenant, f.TenantID); err == nil {
-		err = f.among(liveStates, o.At("state"))
+		err = f.among(known, o.At("state"))
 	}
 	if err != nil {
 		o.Fail(err)
