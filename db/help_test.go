@@ -64,7 +64,7 @@ func TestHelpSaysWhatToWrite(t *testing.T) {
 	if got := lines(t, service, "select * from ojs.help('now')"); len(got) != 1 {
 		t.Errorf("of another function it says %q", got)
 	}
-	// What it says of a worker's functions and of jobs runs as it stands there.
+	// The calls that ojs.help prints for workers' functions and for jobs can be run as they are printed.
 	for _, write := range list[string](t, service, "select you_write from ojs.help('fetch') where you_write like 'ojs.%'") {
 		exec(t, service, "select "+write)
 	}

@@ -161,7 +161,11 @@ func TestNullsInAnInsertAreDefaults(t *testing.T) {
 	} {
 		for role, pool := range map[string]*pgxpool.Pool{"the service": d.Service(), "a tenant": d.As("acme")} {
 			got := refused(t, pool, "OJ400", insert)
-			if !strings.HasSuffix(got.Message, "type is required") || !strings.Contains(got.Detail, `"field": "type"`) {
+			want := "type is required"
+			if strings.Contains(insert, "enqueue_many") {
+				want = "jobs[0]: " + want
+			}
+			if got.Message != want || !strings.Contains(got.Detail, `"field": "type"`) {
 				t.Errorf("%s as %s: %s, %s", insert, role, got.Message, got.Detail)
 			}
 		}

@@ -4596,7 +4596,6 @@ declare
     v_floor  uuid;
     v_found  record;
     v_done   ojs.erasure;
-    v_keys   int;
 begin
     if p_before = c_lowest then
         -- All of ojs.job is done. Dead letters whose partition was dropped are in ojs.dead_job.
@@ -4624,19 +4623,18 @@ begin
         end if;
     end if;
     if v_whole then
-        with held as materialized (
+        with found as materialized (
             select i.tenant_id, i.key from ojs.idempotency i
             where i.tenant_id = p_tenant and (p_until is null
                 or i.expires_at <= (select ojs._later(p_until, s.idempotency_window) from ojs.settings s))
+        ), held as materialized (
+            select i.tenant_id, i.key from found f join ojs.idempotency i on i.tenant_id = f.tenant_id and i.key = f.key
             for update of i skip locked
         ), deleted as (
-            delete from ojs.idempotency i using held h where i.tenant_id = h.tenant_id and i.key = h.key returning i.key
+            delete from ojs.idempotency i using held h where i.tenant_id = h.tenant_id and i.key = h.key
         )
-        select count(*) into v_keys from deleted;
-        v_done.answers := v_done.answers + v_keys;
-        v_done.locked := v_done.locked + (select count(*) from ojs.idempotency i
-            where i.tenant_id = p_tenant and (p_until is null
-                or i.expires_at <= (select ojs._later(p_until, s.idempotency_window) from ojs.settings s)));
+        select v_done.answers + count(*), v_done.locked + (select count(*) from found) - count(*) into v_done.answers, v_done.locked
+        from held h;
     end if;
     return v_done;
 end;
@@ -16096,8 +16094,7 @@ begin
     end if;
     perform ojs._check_limit(p_limit, 10000);
     if p_ids is not null then
-        v_done := ojs._erase_jobs(array(select j.tenant_id from ojs._erasable(p_ids, v_tenant) j),
-            array(select j.id from ojs._erasable(p_ids, v_tenant) j));
+        v_done := (select ojs._erase_jobs(array_agg(j.tenant_id), array_agg(j.id)) from ojs._erasable(p_ids, v_tenant) j);
     else
         v_done := ojs._erase_page(v_tenant, p_states, p_queue, p_type, p_since, p_until, p_before, p_limit);
     end if;

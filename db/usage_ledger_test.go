@@ -45,8 +45,8 @@ func faults(t *testing.T, q querier) string {
 	return strings.Join(lines(t, q, "select f.tenant_id || ' ' || f.n || ' ' || f.fault from ojs.verify_usage() f"), ", ")
 }
 
-// 48 hours in which PostgreSQL is killed five times while it closes an hour. Two clocks tick at the same time. What the ledger says of each
-// hour is what the clients counted.
+// PostgreSQL is killed five times within 48 hours, each time while it closes an hour. Two clocks tick at the same time. The ledger has the
+// same numbers for each hour as the clients.
 func TestUsageLedgerSurvivesKills(t *testing.T) {
 	t.Parallel()
 	p := pgtest.NewPrivate(t, map[string]string{"fsync": "off"})

@@ -17,8 +17,8 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlstate"
 )
 
-// Exit statuses of doctor, by the worst finding, and of admin usage verify. 1 and 2 mean what they mean for every command: a
-// failure, and a mistake on the command line.
+// Exit statuses of doctor, by the worst finding, and of admin usage verify. 1 and 2 mean what they
+// mean for every command: a failure, and a mistake on the command line.
 const (
 	foundWarnings = 3
 	foundErrors   = 4

@@ -9,7 +9,7 @@ begin
         select a.attrelid::regclass as view, a.attname as name from pg_attribute a
         where a.attnum > 0 and not a.attisdropped and col_description(a.attrelid, a.attnum) is not null
             and a.attrelid::regclass::text in ('ojs.jobs', 'ojs.results', 'ojs.crons', 'ojs.cron_runs', 'ojs.workers', 'ojs.pool_stats',
-                'ojs.audit_trail', 'ojs.dead_job')
+                'ojs.audit_trail', 'ojs.usage_batches', 'ojs.dead_job')
     loop
         execute format('comment on column %s.%I is null', v_column.view, v_column.name);
     end loop;
@@ -186,7 +186,7 @@ begin
         select v.view, a.attname as name, col_description(b.attrelid, b.attnum) as text
         from (values ('ojs.jobs'::regclass, 'ojs.job'::regclass), ('ojs.results', 'ojs.job'), ('ojs.crons', 'ojs.cron'),
             ('ojs.cron_runs', 'ojs.cron_run'), ('ojs.workers', 'ojs.worker'), ('ojs.pool_stats', 'ojs.pool'),
-            ('ojs.audit_trail', 'ojs.audit'), ('ojs.dead_job', 'ojs.job')) v("view", "table")
+            ('ojs.audit_trail', 'ojs.audit'), ('ojs.usage_batches', 'ojs.usage_batch'), ('ojs.dead_job', 'ojs.job')) v("view", "table")
         join pg_attribute a on a.attrelid = v.view and a.attnum > 0
         join pg_attribute b on b.attrelid = v.table and b.attname = a.attname
         where col_description(a.attrelid, a.attnum) is null

@@ -19,8 +19,8 @@ const (
 	gaugesEvery = time.Second
 	gaugesPause = 9
 
-	// metricQueues is how many queues have series of their own. The others share _other, so that a
-	// client that makes up names fills no memory, here or in Prometheus.
+	// metricQueues is how many queues have series of their own. All later queues share the series
+	// _other, so that a client that makes up names fills no memory, here or in Prometheus.
 	metricQueues = 1000
 
 	gaugesTimeout  = 5 * time.Second // PostgreSQL cancels the statement then

@@ -428,35 +428,19 @@ type OjsTiers struct {
 // most two seconds after it was committed. Rows never change; each has the hash of the row before
 // (ojs.verify_usage). A tenant sees its own.
 type OjsUsageBatches struct {
-	// The tenant.
-	TenantID string `json:"tenant_id"`
-	// Number of the row in the tenant's chain, from 1.
-	N int64 `json:"n"`
-	// When the hour began (UTC).
-	Hour time.Time `json:"hour"`
-	// When the row was written.
-	ClosedAt time.Time `json:"closed_at"`
-	// Jobs enqueued.
-	Enqueued int64 `json:"enqueued"`
-	// Attempts begun: jobs handed out to workers.
-	Attempts int64 `json:"attempts"`
-	// Jobs completed.
-	Completed int64 `json:"completed"`
-	// Jobs discarded, because their attempts were used up, or they had expired.
-	Failed int64 `json:"failed"`
-	// Attempts that failed, timed out or were lost with their worker.
-	FailedAttempts int64 `json:"failed_attempts"`
-	// How long the attempts that ended in the hour had run, in sum, milliseconds, also before the hour.
-	WorkerMs int64 `json:"worker_ms"`
-	// Bytes that the tenant's jobs took up when the hour was closed; null: the tenant has no limit
-	// max_stored_bytes, and is not measured.
-	StoredBytes *int64 `json:"stored_bytes"`
-	// Requests over HTTP, or jobs of a batch, that limits of the tenant refused with 429.
-	Refused429 int64 `json:"refused_429"`
-	// The same with 507: the tenant had no bytes left.
-	Refused507 int64 `json:"refused_507"`
-	// Hash of the row before, in hex; null: it is the tenant's first row.
-	Previous *string `json:"previous"`
-	// SHA-256 of the canonical text of the row, in hex (ojs._usage_text).
-	Hash string `json:"hash"`
+	TenantID       string    `json:"tenant_id"`
+	N              int64     `json:"n"`
+	Hour           time.Time `json:"hour"`
+	ClosedAt       time.Time `json:"closed_at"`
+	Enqueued       int64     `json:"enqueued"`
+	Attempts       int64     `json:"attempts"`
+	Completed      int64     `json:"completed"`
+	Failed         int64     `json:"failed"`
+	FailedAttempts int64     `json:"failed_attempts"`
+	WorkerMs       int64     `json:"worker_ms"`
+	StoredBytes    *int64    `json:"stored_bytes"`
+	Refused429     int64     `json:"refused_429"`
+	Refused507     int64     `json:"refused_507"`
+	Previous       *string   `json:"previous"`
+	Hash           string    `json:"hash"`
 }

@@ -166,8 +166,8 @@ comment on view ojs._movement is
 'The three journals as one: how many jobs of a tenant, queue and priority went from one state (null:
 new jobs) into another.
 failed: how many attempts failed; owed, price: attempts to be charged, and their price; seconds: how
-long these, or in other rows the attempts that ended, ran; pool: where they ran. Tenants cannot read it, because a row of ojs.lease has jobs
-of several tenants.';
+long these, or in other rows the attempts that ended, ran; pool: where they ran. Tenants cannot read
+it, because a row of ojs.lease has jobs of several tenants.';
 
 -- The planner inlines this function, and so can use the indexes. For each transaction that p_from
 -- lists as in progress, it is asked first whether the transaction has ended; otherwise each open

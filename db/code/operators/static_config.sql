@@ -1,6 +1,6 @@
 -- Static configuration: the entries in a server's configuration file, about settings, pools, tiers
--- and tenants. Each entry is kept as it was applied last. A server that starts applies only entries that differ from
--- that, so it does not undo later changes by operators.
+-- and tenants. Each entry is kept as it was applied last. A server that starts applies only entries
+-- that differ from that, so it does not undo later changes by operators.
 
 comment on table ojs.static_config is
 'Entries of configuration files as they were applied last. Written by ojs.configure_static under the lock of ojs.queue.';

@@ -35,4 +35,5 @@ $$;
 comment on function ojs._served_queues() is
 'The queues that workers take jobs from: a FETCH waits, a job runs, or a job was handed out within
 5 minutes and since all workers were last told to rest or end. A queue whose registered workers all
-rest or end is left out (_resting_queues). Empty for a tenant''s login. Costs as much as there are pairs of tenant and queue.';
+rest or end is left out (_resting_queues). Empty for a tenant''s login. Costs as much as there are
+pairs of tenant and queue.';

@@ -226,37 +226,6 @@ comment on view ojs.usage_batches is
 There is no row for an hour in which a tenant did nothing. An hour has what was rolled up in it, at
 most two seconds after it was committed. Rows never change; each has the hash of the row before
 (ojs.verify_usage). A tenant sees its own.';
-comment on column ojs.usage_batches.tenant_id is
-'The tenant.';
-comment on column ojs.usage_batches.n is
-'Number of the row in the tenant''s chain, from 1.';
-comment on column ojs.usage_batches.hour is
-'When the hour began (UTC).';
-comment on column ojs.usage_batches.closed_at is
-'When the row was written.';
-comment on column ojs.usage_batches.enqueued is
-'Jobs enqueued.';
-comment on column ojs.usage_batches.attempts is
-'Attempts begun: jobs handed out to workers.';
-comment on column ojs.usage_batches.completed is
-'Jobs completed.';
-comment on column ojs.usage_batches.failed is
-'Jobs discarded, because their attempts were used up, or they had expired.';
-comment on column ojs.usage_batches.failed_attempts is
-'Attempts that failed, timed out or were lost with their worker.';
-comment on column ojs.usage_batches.worker_ms is
-'How long the attempts that ended in the hour had run, in sum, milliseconds, also before the hour.';
-comment on column ojs.usage_batches.stored_bytes is
-'Bytes that the tenant''s jobs took up when the hour was closed; null: the tenant has no limit
-max_stored_bytes, and is not measured.';
-comment on column ojs.usage_batches.refused_429 is
-'Requests over HTTP, or jobs of a batch, that limits of the tenant refused with 429.';
-comment on column ojs.usage_batches.refused_507 is
-'The same with 507: the tenant had no bytes left.';
-comment on column ojs.usage_batches.previous is
-'Hash of the row before, in hex; null: it is the tenant''s first row.';
-comment on column ojs.usage_batches.hash is
-'SHA-256 of the canonical text of the row, in hex (ojs._usage_text).';
 comment on table ojs.usage_batch is
 'The usage ledger: a row for each tenant and hour in which it used anything; read as
 ojs.usage_batches. No role may change rows; only ojs.prune_usage removes them.';

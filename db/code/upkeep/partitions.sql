@@ -93,8 +93,8 @@ end;
 $$;
 comment on function ojs.cut_partition(timestamptz) is
 'Cuts the last partition of ojs.job: jobs with ids made from p_at on get a new one.
-One step per call. Returns what it did: done and what, or again and why; then call it again, in a transaction of its own. A
-small partition (4 MB) takes one call, and up to 10000 jobs with later ids move; so cut early,
+One step per call. Returns what it did: done and what, or again and why; then call it again, in a
+transaction of its own. A small partition (4 MB) takes one call, and up to 10000 jobs with later ids move; so cut early,
 while the partition is empty. A larger one is read once, without a lock that other sessions wait
 for; until the cut is made, jobs with ids after p_at are refused with backend_unavailable. It
 waits for a lock for 200 ms at most, then returns again.

@@ -63,8 +63,8 @@ $$;
 comment on function ojs.drop_finished(timestamptz, int) is
 'Drops the partitions of ojs.job that hold only ids made before p_before.
 With them the jobs that ended before p_before are gone. One step per call. Returns what it did: done
-and why, or again and what; then call it again, in a transaction of its own. Dead letters move to ojs.dead_job, 1000 per
-step. Statistics keep counting dropped jobs. It reads partitions without a lock that other
+and why, or again and what; then call it again, in a transaction of its own. Dead letters move to
+ojs.dead_job, 1000 per step. Statistics keep counting dropped jobs. It reads partitions without a lock that other
 sessions wait for; then it waits for such a lock for 200 ms at most, and not while another
 transaction has held the table for 100 ms.
 p_keep: how many other jobs may move into a new partition that replaces the dropped ones, default

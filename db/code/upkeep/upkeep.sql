@@ -1,8 +1,7 @@
 -- Upkeep: tasks that are due now and then, one small step per call. They cut the last partition,
 -- drop old ones, remove expired idempotency keys, erase what tenants that left have stored, and
--- measure stored bytes. Every server calls
--- ojs.upkeep all the time (internal/sched); a task on which another session works is left to that
--- session.
+-- measure stored bytes. Every server calls ojs.upkeep all the time (internal/sched); a task on which
+-- another session works is left to that session.
 
 create or replace view ojs._upkeep_plan with (security_invoker = true) as
 select make_interval(secs => r.seconds) as retention, p.period,
@@ -160,7 +159,8 @@ milliseconds to call again, at most a minute; 0: there is more to do. An error o
 result, not an error of this call. Call it in a transaction of
 its own. Servers call it all the time; without a server, call it yourself. Many sessions may call
 it at once. The steps are those of ojs.cut_partition and ojs.drop_finished (with up to 10000 jobs
-that move), removing 1000 idempotency keys, erasing 1000 jobs of a deregistered tenant, and reading all jobs once for limits on bytes.';
+that move), removing 1000 idempotency keys, erasing 1000 jobs of a deregistered tenant, and reading
+all jobs once for limits on bytes.';
 
 create or replace function ojs._upkeep_cut(p_plan ojs._upkeep_plan, p_now timestamptz) returns text
 language plpgsql

@@ -1,5 +1,5 @@
--- The server on duty, servers' clocks, and holding dispatch after a restore. Called by servers (internal/sched,
--- ojs-pg serve) and operators; _on_duty by the tick.
+-- The server on duty, servers' clocks, and holding dispatch after a restore. Called by servers
+-- (internal/sched, ojs-pg serve) and operators; _on_duty by the tick.
 
 -- Ends the duty of a server that stops, so that another server takes it at once.
 -- Locks the row of ojs.duty.
@@ -77,8 +77,8 @@ begin
 end;
 $$;
 comment on function ojs.note_clock(text, float8) is
-'Notes that the clock of a server differs from PostgreSQL''s, for ojs.doctor; for servers, which call it
-each minute while the difference is more than 10 seconds.
+'Notes that the clock of a server differs from PostgreSQL''s, for ojs.doctor; for servers, which
+call it each minute while the difference is more than 10 seconds.
 p_server: its host and process id; p_ahead_seconds: less than 0 if its clock is behind.';
 
 create or replace function ojs._session(p_backend int) returns text
